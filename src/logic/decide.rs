@@ -1,0 +1,201 @@
+//! One decision: from a request and a frozen round to a worker, and the reason.
+//!
+//! The order of questions: who serves the model, who takes traffic (an ejected worker only when nobody else is left), who has
+//! not failed this request already, what each one's load is on one common basis, what the policy picks, and who comes next
+//! should the pick fail before its first byte.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::logic::health::WorkerState;
+use crate::logic::ids::DpRank;
+use crate::logic::policy::{Pick, Policy, PrefixMatch, View};
+use crate::logic::price::{Basis, PriceRules, Priced, price};
+use crate::logic::request::RequestFacts;
+use crate::logic::rng::Rng;
+use crate::logic::snapshot::WorkerSnapshot;
+
+/// The most workers named as fallbacks of one decision.
+pub const MAX_FALLBACKS: usize = 3;
+
+/// A frozen round, as all its decisions see it. Slots are workers in the order of their ids; an empty slot is a worker that did
+/// not answer in time.
+#[derive(Debug, Clone, Copy)]
+pub struct FrozenRound<'a> {
+    /// What each worker said.
+    pub slots: &'a [Option<Arc<WorkerSnapshot>>],
+    /// Requests that earlier decisions of this round sent to each slot, which its snapshot cannot contain.
+    pub reserved: &'a [u32],
+    /// What each slot holds of this request's prompt; empty where nothing is known.
+    pub matches: &'a [PrefixMatch],
+    /// The time of the decision.
+    pub now: Instant,
+}
+
+/// What decided, beside the round and the request.
+#[derive(Debug, Clone, Copy)]
+pub struct DecideRules<'a> {
+    /// How loads are made.
+    pub price: PriceRules,
+    /// Who picks.
+    pub policy: &'a dyn Policy,
+    /// Number of decisions for this model before this one.
+    pub turn: u64,
+    /// Seed of this decision's random numbers.
+    pub seed: u64,
+}
+
+/// The result of a decision, in slots of the round.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Choice {
+    /// The slot chosen.
+    pub slot: usize,
+    /// The rank to address; `None` leaves it to the engine.
+    pub rank: Option<DpRank>,
+    /// Slots to try next, best first.
+    pub fallbacks: Vec<usize>,
+    /// Why, from the policy's closed set.
+    pub reason: &'static str,
+    /// What the loads were made of.
+    pub basis: Basis,
+    /// The load of the chosen slot on that basis.
+    pub load: f64,
+}
+
+/// Why no worker could be chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
+#[non_exhaustive]
+pub enum NoWorker {
+    /// The fleet has no worker at all.
+    #[error("no worker is known")]
+    EmptyFleet,
+    /// Workers are known, but none of them may take traffic now.
+    #[error("no worker is serving")]
+    NoneServing,
+    /// Workers serve, but none of them this model.
+    #[error("no worker serves this model")]
+    UnknownModel,
+    /// Every worker that serves the model has failed this request.
+    #[error("every worker that serves this model has failed")]
+    AllFailed,
+    /// No worker answered in time.
+    #[error("no worker answered in time")]
+    NoAnswer,
+}
+
+/// Buffers that decisions reuse; they hold nothing between decisions but their capacity, and the prices of the last one.
+#[derive(Debug, Default)]
+pub struct Scratch {
+    candidates: Vec<Priced>,
+}
+
+impl Scratch {
+    /// Returns the candidates of the last decision with their loads.
+    pub fn candidates(&self) -> &[Priced] {
+        &self.candidates
+    }
+}
+
+/// Decides where the request goes.
+///
+/// # Errors
+/// Says which question left nobody.
+pub fn decide(
+    request: &RequestFacts,
+    round: &FrozenRound<'_>,
+    rules: &DecideRules<'_>,
+    scratch: &mut Scratch,
+) -> Result<Choice, NoWorker> {
+    collect_candidates(request, round, &mut scratch.candidates)?;
+    let basis = price(
+        &mut scratch.candidates,
+        |slot| round.slots.get(slot).and_then(Option::as_deref),
+        |slot| round.reserved.get(slot).copied().unwrap_or(0),
+        &rules.price,
+        round.now,
+    );
+    let view = View {
+        candidates: &scratch.candidates,
+        slots: round.slots,
+        matches: round.matches,
+        basis,
+        turn: rules.turn,
+        now: round.now,
+    };
+    let mut rng = Rng::from_seed(rules.seed);
+    let pick = checked(rules.policy.pick(request, &view, &mut rng), &view, &mut rng);
+    Ok(Choice {
+        slot: view.candidates[pick.candidate].slot,
+        rank: pick.rank,
+        fallbacks: fallbacks(&view, pick.candidate, &mut rng),
+        reason: pick.reason,
+        basis,
+        load: view.load_of(pick.candidate),
+    })
+}
+
+fn collect_candidates(
+    request: &RequestFacts,
+    round: &FrozenRound<'_>,
+    candidates: &mut Vec<Priced>,
+) -> Result<(), NoWorker> {
+    for wanted in [WorkerState::Serving, WorkerState::Ejected] {
+        candidates.clear();
+        candidates.extend(round.slots.iter().enumerate().filter_map(|(slot, snapshot)| {
+            let snapshot = snapshot.as_ref()?;
+            let may_take_it = snapshot.state == wanted
+                && snapshot.serves(request.model.as_deref())
+                && !request.excluded.contains(&snapshot.id);
+            may_take_it.then_some(Priced { slot, load: 0.0 })
+        }));
+        if !candidates.is_empty() {
+            return Ok(());
+        }
+    }
+    Err(nobody(request, round))
+}
+
+fn nobody(request: &RequestFacts, round: &FrozenRound<'_>) -> NoWorker {
+    if round.slots.is_empty() {
+        return NoWorker::EmptyFleet;
+    }
+    let known: Vec<&WorkerSnapshot> = round.slots.iter().flatten().map(|snapshot| &**snapshot).collect();
+    if known.is_empty() {
+        return NoWorker::NoAnswer;
+    }
+    let takes_traffic = |state| matches!(state, WorkerState::Serving | WorkerState::Ejected);
+    let serving_model = known.iter().filter(|worker| worker.serves(request.model.as_deref()));
+    if serving_model.clone().any(|worker| takes_traffic(worker.state) && request.excluded.contains(&worker.id)) {
+        return NoWorker::AllFailed;
+    }
+    // A worker that has not said yet what it serves, or did not answer, may turn out to serve this model: "unknown" would be a
+    // claim that nobody can make.
+    let all_have_spoken =
+        round.slots.iter().all(|slot| slot.as_ref().is_some_and(|worker| worker.state != WorkerState::Pending));
+    if all_have_spoken && serving_model.count() == 0 { NoWorker::UnknownModel } else { NoWorker::NoneServing }
+}
+
+/// A custom policy may name a candidate that does not exist; the request goes to the least loaded one instead.
+fn checked(pick: Pick, view: &View<'_>, rng: &mut Rng) -> Pick {
+    if pick.candidate < view.len() {
+        return pick;
+    }
+    Pick::new(view.least_loaded(|_| true, rng).unwrap_or(0), "pick_out_of_range")
+}
+
+/// The least loaded of the others, in order.
+fn fallbacks(view: &View<'_>, picked: usize, rng: &mut Rng) -> Vec<usize> {
+    let wanted = MAX_FALLBACKS.min(view.len() - 1);
+    let mut chosen: Vec<usize> = Vec::with_capacity(wanted);
+    while chosen.len() < wanted {
+        let Some(next) = view.least_loaded(|other| other != picked && !chosen.contains(&other), rng) else { break };
+        chosen.push(next);
+    }
+    for candidate in &mut chosen {
+        *candidate = view.candidates[*candidate].slot;
+    }
+    chosen
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,132 @@
+//! What this router itself has sent to one worker and not yet seen end.
+//!
+//! Two numbers come from it. **In-flight** is every request reserved and not finished. **Own dispatches since a report** is the
+//! part of those that the engine's report cannot yet contain: a request takes a while from its reservation here until the
+//! engine's scheduler counts it, so each counts on top of any report received less than `visibility_delay` after it was
+//! reserved. That bound errs towards counting a request twice for a moment, never towards missing it.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use rustc_hash::FxHashMap;
+
+use crate::logic::ids::DecisionId;
+
+/// Requests of this router at one worker. Its size is bounded by the requests in flight.
+#[derive(Debug, Clone, Default)]
+pub struct FlightBook {
+    in_flight: FxHashMap<DecisionId, Flight>,
+    /// Reservations in order of time that may still be missing from a report; finished ones are skipped when met.
+    recent: VecDeque<(Instant, DecisionId)>,
+    num_recent: u32,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Flight {
+    is_recent: bool,
+}
+
+impl FlightBook {
+    /// Records a reservation. A second one under the same id changes nothing.
+    pub fn reserve(&mut self, decision: DecisionId, now: Instant) {
+        if self.in_flight.insert(decision, Flight { is_recent: true }).is_none() {
+            self.recent.push_back((now, decision));
+            self.num_recent += 1;
+        }
+        self.drop_finished_when_many();
+    }
+
+    /// Records the end of a request. Returns whether it was in flight here: a late or repeated end is not.
+    pub fn finish(&mut self, decision: DecisionId) -> bool {
+        let Some(flight) = self.in_flight.remove(&decision) else {
+            return false;
+        };
+        if flight.is_recent {
+            self.num_recent -= 1;
+        }
+        true
+    }
+
+    /// Returns the number of requests in flight.
+    pub fn in_flight(&self) -> u32 {
+        u32::try_from(self.in_flight.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Returns how many requests in flight a report received at `report_at` cannot contain. Those that it contains are settled
+    /// for good, so `report_at` should be the worker's oldest report in force.
+    pub fn dispatches_since(&mut self, report_at: Instant, visibility_delay: Duration) -> u32 {
+        while let Some((reserved_at, decision)) = self.recent.front().copied() {
+            if report_at.saturating_duration_since(reserved_at) <= visibility_delay {
+                break;
+            }
+            self.recent.pop_front();
+            if let Some(flight) = self.in_flight.get_mut(&decision) {
+                flight.is_recent = false;
+                self.num_recent -= 1;
+            }
+        }
+        self.num_recent
+    }
+
+    /// Without reports nothing settles the recent list; finished entries must not pile up in it.
+    fn drop_finished_when_many(&mut self) {
+        if self.recent.len() > 2 * self.in_flight.len() + 64 {
+            self.recent.retain(|(_, decision)| self.in_flight.contains_key(decision));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::FlightBook;
+    use crate::logic::ids::DecisionId;
+
+    const DELAY: Duration = Duration::from_millis(50);
+
+    #[expect(clippy::disallowed_methods, reason = "an arbitrary point in time to count from")]
+    fn start() -> Instant {
+        Instant::now()
+    }
+
+    fn millis(count: u64) -> Duration {
+        Duration::from_millis(count)
+    }
+
+    #[test]
+    fn a_dispatch_counts_until_a_report_can_contain_it() {
+        let t0 = start();
+        let mut book = FlightBook::default();
+        book.reserve(DecisionId::new(1), t0);
+        assert_eq!(book.dispatches_since(t0 - millis(10), DELAY), 1, "the report is older than the dispatch");
+        assert_eq!(book.dispatches_since(t0 + millis(50), DELAY), 1, "the engine may not have seen it yet");
+        assert_eq!(book.dispatches_since(t0 + millis(51), DELAY), 0, "the report contains it");
+        assert_eq!(book.in_flight(), 1, "it is still running");
+    }
+
+    #[test]
+    fn a_finished_dispatch_counts_nowhere() {
+        let t0 = start();
+        let mut book = FlightBook::default();
+        book.reserve(DecisionId::new(1), t0);
+        book.reserve(DecisionId::new(2), t0);
+        assert!(book.finish(DecisionId::new(1)));
+        assert!(!book.finish(DecisionId::new(1)), "a second end is ignored");
+        assert!(!book.finish(DecisionId::new(9)), "so is one of a request never sent here");
+        assert_eq!((book.in_flight(), book.dispatches_since(t0, DELAY)), (1, 1));
+    }
+
+    #[test]
+    fn a_book_without_reports_does_not_grow_with_finished_requests() {
+        let t0 = start();
+        let mut book = FlightBook::default();
+        for number in 0..10_000 {
+            book.reserve(DecisionId::new(number), t0);
+            book.finish(DecisionId::new(number));
+        }
+        assert_eq!(book.in_flight(), 0);
+        assert!(book.recent.len() < 200, "{} entries are kept", book.recent.len());
+        assert_eq!(book.num_recent, 0);
+    }
+}

@@ -1,0 +1,17 @@
+//! The rules: plain functions and small state machines. Time and randomness are arguments; nothing here waits, logs, reads a
+//! clock or touches a socket, so the same code decides in production, in tests and in replay.
+
+pub mod decide;
+pub mod endpoint;
+pub mod flight;
+pub mod health;
+pub mod ids;
+pub mod load;
+pub mod membership;
+pub mod policy;
+pub mod price;
+pub mod request;
+pub mod rng;
+pub mod round;
+pub mod sequence;
+pub mod snapshot;

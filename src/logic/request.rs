@@ -1,0 +1,14 @@
+//! What a decision knows of a request.
+
+use std::sync::Arc;
+
+use crate::logic::ids::WorkerId;
+
+/// The facts of one request. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub struct RequestFacts {
+    /// The model that it names; `None` where the interface has none, or where the client left it out.
+    pub model: Option<Arc<str>>,
+    /// Workers that must not be chosen again: those that have already failed this request.
+    pub excluded: Vec<WorkerId>,
+}

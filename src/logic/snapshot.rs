@@ -1,0 +1,69 @@
+//! What a worker says of itself when it is asked: frozen, shared, never changed afterwards.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::logic::endpoint::{Feed, WorkerFacts, WorkerUrl};
+use crate::logic::health::WorkerState;
+use crate::logic::ids::WorkerId;
+use crate::logic::load::LoadView;
+
+/// One worker, frozen. Times are those of arrival; a reader judges ages against the time of its own decision.
+#[derive(Debug, Clone)]
+pub struct WorkerSnapshot {
+    /// Who.
+    pub id: WorkerId,
+    /// Where.
+    pub url: WorkerUrl,
+    /// Whether it takes traffic.
+    pub state: WorkerState,
+    /// Since when it has been serving without a break.
+    pub serving_since: Option<Instant>,
+    /// Requests that this router has sent it and that have not ended.
+    pub in_flight: u32,
+    /// The load that its engine reported.
+    pub load: LoadView,
+    /// What it serves and which feeds it has.
+    pub facts: Arc<WorkerFacts>,
+    /// How its streams fare, for the operator.
+    pub feeds: FeedHealth,
+}
+
+/// Counters of a worker's load streams since it was started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct FeedHealth {
+    /// Frames that were taken.
+    pub frames: u64,
+    /// Frames that could not be used.
+    pub bad_frames: u64,
+    /// Times a silent or failed socket was opened again.
+    pub reopened: u64,
+    /// Sockets open now.
+    pub open_sockets: u32,
+}
+
+impl WorkerSnapshot {
+    /// Returns the snapshot of a serving worker that reports nothing. A start for tests and for custom workers.
+    pub fn new(id: WorkerId, url: WorkerUrl) -> Self {
+        Self {
+            id,
+            url,
+            state: WorkerState::Serving,
+            serving_since: None,
+            in_flight: 0,
+            load: LoadView::unreported(),
+            facts: Arc::default(),
+            feeds: FeedHealth::default(),
+        }
+    }
+
+    /// Tells whether the worker serves the model. Everybody serves a request that names none.
+    pub fn serves(&self, model: Option<&str>) -> bool {
+        model.is_none_or(|model| self.facts.models.iter().any(|served| &**served == model))
+    }
+
+    /// Tells whether the engine advertised a load feed, usable or not.
+    pub fn advertises_load(&self) -> bool {
+        !matches!(self.facts.load_feed, Feed::NotAdvertised)
+    }
+}
