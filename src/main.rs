@@ -1,2 +1,91 @@
-//! x
-fn main() {}
+//! The `fathom` binary: arguments, environment and file become a configuration, and the configuration a running router.
+
+use std::process::ExitCode;
+
+use actix_web::{App, HttpServer};
+use clap::Parser;
+use fathom_router::config::{CommandLine, LogFormat, RouterConfig, ServerConfig};
+use fathom_router::error::StartError;
+use fathom_router::router::Router;
+use tracing_subscriber::EnvFilter;
+
+/// Each feed of each rank is a socket with three descriptors, and each open request has two.
+const WANTED_DESCRIPTORS: u64 = 65_536;
+
+fn main() -> ExitCode {
+    let (router, server) = match CommandLine::parse().load() {
+        Ok(loaded) => loaded,
+        Err(error) => return fail(&error),
+    };
+    if let Err(error) = start_logging(&server) {
+        return fail(&*error);
+    }
+    match actix::System::new().block_on(run(router, server)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(&error),
+    }
+}
+
+async fn run(config: RouterConfig, server: ServerConfig) -> Result<(), StartError> {
+    raise_descriptor_limit();
+    let drain_timeout = config.drain_timeout;
+    for worker in &config.workers {
+        tracing::info!(url = %worker.url, "worker configured");
+    }
+    let router = Router::builder().config(config).start().await?;
+    let routes = router.configure();
+    let listening = HttpServer::new(move || App::new().configure(routes.clone()))
+        .workers(server.http_threads)
+        // A client that leaves must end the engine's work at once, also while the engine is silent.
+        .h1_allow_half_closed(false)
+        // Else the first chunk of a stream on a reused connection waits for the delayed acknowledgement, some 45 ms.
+        .tcp_nodelay(true)
+        .shutdown_timeout(drain_timeout.as_secs())
+        .bind((server.host.as_str(), server.port));
+    let listening = match listening {
+        Ok(listening) => listening,
+        Err(source) => {
+            router.stop().await;
+            return Err(StartError::Listen { address: format!("{} port {}", server.host, server.port), source });
+        }
+    };
+    for address in listening.addrs() {
+        tracing::info!(%address, "listening");
+    }
+    let served = listening.run().await;
+    router.stop().await;
+    served.map_err(StartError::Serve)
+}
+
+fn start_logging(server: &ServerConfig) -> Result<(), Box<dyn std::error::Error>> {
+    let filter = EnvFilter::try_new(&server.log_level)?;
+    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    match server.log_format {
+        LogFormat::Text => logs.try_init().map_err(|error| error as Box<dyn std::error::Error>),
+        LogFormat::Json => logs.json().try_init().map_err(|error| error as Box<dyn std::error::Error>),
+    }
+}
+
+/// Raises the soft limit as far as the hard one allows. What that does not cover degrades: feeds that cannot be opened are tried
+/// again, and their workers are priced by in-flight.
+fn raise_descriptor_limit() {
+    match rlimit::increase_nofile_limit(WANTED_DESCRIPTORS) {
+        Ok(limit) if limit < WANTED_DESCRIPTORS => {
+            tracing::warn!(limit, wanted = WANTED_DESCRIPTORS, "few file descriptors: each load feed takes three");
+        }
+        Ok(_) => {}
+        Err(error) => tracing::warn!(%error, "the limit of file descriptors cannot be raised"),
+    }
+}
+
+#[expect(clippy::print_stderr, reason = "logging may not have started, and whoever started the process reads this")]
+fn fail(error: &dyn std::error::Error) -> ExitCode {
+    eprint!("fathom: {error}");
+    let mut source = error.source();
+    while let Some(cause) = source {
+        eprint!(": {cause}");
+        source = cause.source();
+    }
+    eprintln!();
+    ExitCode::FAILURE
+}

@@ -1,8 +1,8 @@
 //! One round of questions: a slot for each worker's answer, and a count of who is still to answer.
 //!
 //! Each worker gets a [`Token`]. It answers by filling its slot, and either way the token's drop counts it as done, so that a
-//! dead actor, a full mailbox or a panicking handler completes the round with an empty slot instead of holding it up. Tokens of
-//! workers that the round does not wait for (they missed an earlier one) fill their slot if they are in time and hold up nothing.
+//! dead actor, a full mailbox or a panicking handler completes the round with an empty slot instead of holding it up. A round that
+//! nobody reads any more can still be filled: that is how a worker that was late shows that it is alive.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -14,34 +14,36 @@ use crate::logic::snapshot::WorkerSnapshot;
 #[derive(Debug)]
 pub struct Round {
     slots: Box<[OnceLock<Arc<WorkerSnapshot>>]>,
-    num_awaited: AtomicUsize,
+    num_open: AtomicUsize,
     on_complete: Waker,
 }
 
 impl Round {
-    /// Returns a round with one empty slot per worker, of whom none is awaited yet. `on_complete` is woken when the last awaited
-    /// token is gone.
+    /// Returns a round with one empty slot per worker. `on_complete` is woken when no token is open any more.
     pub fn new(num_workers: usize, on_complete: Waker) -> Arc<Self> {
         let slots = (0..num_workers).map(|_| OnceLock::new()).collect();
-        Arc::new(Self { slots, num_awaited: AtomicUsize::new(0), on_complete })
+        Arc::new(Self { slots, num_open: AtomicUsize::new(0), on_complete })
     }
 
     /// Hands out the token of a slot.
-    pub fn token(self: &Arc<Self>, slot: usize, is_awaited: bool) -> Token {
-        if is_awaited {
-            self.num_awaited.fetch_add(1, Ordering::Relaxed);
-        }
-        Token { round: Arc::clone(self), slot, is_awaited }
+    pub fn token(self: &Arc<Self>, slot: usize) -> Token {
+        self.num_open.fetch_add(1, Ordering::Relaxed);
+        Token { round: Arc::clone(self), slot }
     }
 
-    /// Tells whether nobody is awaited any more.
+    /// Tells whether every token that was handed out is gone.
     pub fn is_complete(&self) -> bool {
-        self.num_awaited.load(Ordering::Acquire) == 0
+        self.num_open.load(Ordering::Acquire) == 0
     }
 
     /// Returns the number of answers so far.
     pub fn num_filled(&self) -> usize {
         self.slots.iter().filter(|slot| slot.get().is_some()).count()
+    }
+
+    /// Tells whether the slot was filled, in time or not.
+    pub fn is_filled(&self, slot: usize) -> bool {
+        self.slots.get(slot).is_some_and(|slot| slot.get().is_some())
     }
 
     /// Copies the answers so far into the buffer, one entry per slot. Answers that come later do not change it: the view stays
@@ -57,7 +59,6 @@ impl Round {
 pub struct Token {
     round: Arc<Round>,
     slot: usize,
-    is_awaited: bool,
 }
 
 impl Token {
@@ -72,7 +73,7 @@ impl Token {
 
 impl Drop for Token {
     fn drop(&mut self) {
-        if self.is_awaited && self.round.num_awaited.fetch_sub(1, Ordering::AcqRel) == 1 {
+        if self.round.num_open.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.round.on_complete.wake_by_ref();
         }
     }
@@ -107,7 +108,7 @@ mod tests {
     fn a_dropped_token_completes_the_round_with_an_empty_slot() {
         let wakes = Arc::new(CountingWaker::default());
         let round = Round::new(2, Waker::from(Arc::clone(&wakes)));
-        let (answers, dies) = (round.token(0, true), round.token(1, true));
+        let (answers, dies) = (round.token(0), round.token(1));
         answers.fill(snapshot(7));
         assert!(!round.is_complete());
         drop(dies);
@@ -120,21 +121,13 @@ mod tests {
     }
 
     #[test]
-    fn a_token_that_is_not_awaited_holds_up_nothing() {
-        let round = Round::new(2, Waker::noop().clone());
-        let _hangs = round.token(0, false);
-        round.token(1, true).fill(snapshot(1));
-        assert!(round.is_complete());
-        assert_eq!(round.num_filled(), 1);
-    }
-
-    #[test]
     fn an_answer_after_the_freeze_does_not_change_the_view() {
         let round = Round::new(1, Waker::noop().clone());
-        let late = round.token(0, true);
+        let late = round.token(0);
         let mut view = Vec::new();
         round.freeze_into(&mut view);
         late.fill(snapshot(1));
         assert!(view[0].is_none());
+        assert!(round.is_filled(0), "the late answer still shows that the worker lives");
     }
 }

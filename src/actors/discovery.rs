@@ -1,0 +1,37 @@
+//! The simplest discovery source: a list that never changes. Others are written like it: an actor that is given the registry's
+//! recipient and sends full sets.
+
+use std::sync::Arc;
+
+use actix::prelude::{Actor, AsyncContext, Context, Recipient};
+
+use crate::logic::endpoint::Endpoint;
+use crate::messages::EndpointsChanged;
+
+/// Sends the configured endpoints once.
+#[derive(Debug)]
+pub struct StaticDiscovery {
+    endpoints: Vec<Endpoint>,
+    registry: Recipient<EndpointsChanged>,
+}
+
+impl StaticDiscovery {
+    /// Returns the source of these endpoints.
+    pub fn new(endpoints: Vec<Endpoint>, registry: Recipient<EndpointsChanged>) -> Self {
+        Self { endpoints, registry }
+    }
+}
+
+impl Actor for StaticDiscovery {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Self::Context) {
+        let set = EndpointsChanged { source: Arc::from("static"), endpoints: std::mem::take(&mut self.endpoints) };
+        let registry = self.registry.clone();
+        ctx.wait(actix::fut::wrap_future(async move {
+            if registry.send(set).await.is_err() {
+                tracing::error!("the registry is gone, the configured workers are not served");
+            }
+        }));
+    }
+}

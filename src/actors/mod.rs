@@ -1,0 +1,16 @@
+//! The actors: thin shells around `logic`. They carry data there, and act on the answer.
+
+mod discovery;
+mod gather;
+mod introspection;
+mod observers;
+mod registry;
+mod selector;
+mod worker;
+
+pub use discovery::StaticDiscovery;
+pub use observers::Observers;
+pub use registry::{RegistryActor, RegistrySettings, WorkerFactory};
+pub(crate) use registry::SetSelector;
+pub use selector::{SelectorActor, SelectorSettings};
+pub use worker::{WorkerActor, WorkerContext, WorkerSettings};

@@ -1,0 +1,411 @@
+//! The SelectorActor answers where a request goes. It owns the rounds, the reservations inside a round, and the policy.
+//!
+//! Before each decision it asks **every** worker for a frozen snapshot. One round serves all requests that were waiting when it
+//! began, and a request is only ever served by a round that began after it arrived. A worker that misses the round's deadline is
+//! not a candidate in it, and no later round waits for it until its late answer shows that it lives; the registry hears of one
+//! that stays silent. The router starts and stops this actor; when it dies, requests are answered with "unavailable".
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context as TaskContext, Poll};
+use std::time::{Duration, Instant};
+
+use actix::dev::{MessageResponse, OneshotSender};
+use actix::prelude::{Actor, ActorFuture, AsyncContext, Context, Handler, Recipient};
+use futures::Future;
+use rustc_hash::FxHashMap;
+
+use crate::actors::gather::ask;
+use crate::actors::observers::Observers;
+use crate::clock;
+use crate::logic::decide::{Choice, DecideRules, FrozenRound, NoWorker, Scratch, decide};
+use crate::logic::ids::{DecisionId, WorkerId};
+use crate::logic::policy::{LeastLoad, Policy};
+use crate::logic::price::{Basis, PriceRules, trust};
+use crate::logic::rate_limit::RateLimit;
+use crate::logic::request::RequestFacts;
+use crate::logic::round::Round;
+use crate::logic::rng::Rng;
+use crate::logic::snapshot::WorkerSnapshot;
+use crate::messages::{
+    CandidateRecord, Decision, DecisionRecord, ReportTrouble, RouterEvent, SelectWorker, Trouble, WorkerPorts, WorkersChanged,
+};
+use crate::telemetry::{DecisionLabels, Telemetry};
+
+/// A round in which nobody has answered by its deadline goes on waiting for a first answer, up to this long: a decision needs one.
+const FIRST_ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
+/// A worker that has not answered for this long is reported to the registry, which replaces it.
+const UNRESPONSIVE_AFTER: Duration = Duration::from_millis(500);
+/// Models with a turn of their own. The fleet bounds them; this bounds a fleet whose models change.
+const MAX_TURNS: usize = 1_024;
+
+/// What the selector needs to know.
+#[derive(Debug, Clone)]
+pub struct SelectorSettings {
+    /// How loads are made.
+    pub price: PriceRules,
+    /// Who picks.
+    pub policy: Arc<dyn Policy>,
+    /// How long a round waits for an answer.
+    pub round_deadline: Duration,
+    /// Seed of all random numbers of this selector.
+    pub seed: u64,
+}
+
+/// Answers [`SelectWorker`]; see the module's documentation.
+pub struct SelectorActor {
+    settings: SelectorSettings,
+    registry: Recipient<ReportTrouble>,
+    observers: Observers,
+    telemetry: Telemetry,
+    workers: Arc<[Arc<WorkerPorts>]>,
+    suspects: FxHashMap<WorkerId, Suspect>,
+    waiting: Rc<RefCell<VecDeque<Waiting>>>,
+    turns: FxHashMap<Option<Arc<str>>, u64>,
+    num_decisions: u64,
+    seeds: Rng,
+    buffers: Buffers,
+    fallback_log: RateLimit,
+    was_on_fallback: bool,
+}
+
+/// A request and whom to answer.
+struct Waiting {
+    request: RequestFacts,
+    reply: Option<OneshotSender<Result<Decision, NoWorker>>>,
+}
+
+/// A worker that did not answer in time. Its token is still open; nothing more is asked of it until that one is used or dropped.
+struct Suspect {
+    missed: Arc<Round>,
+    slot: usize,
+    since: Instant,
+    is_reported: bool,
+}
+
+#[derive(Default)]
+struct Buffers {
+    scratch: Scratch,
+    view: Vec<Option<Arc<WorkerSnapshot>>>,
+    reserved: Vec<u32>,
+}
+
+impl std::fmt::Debug for SelectorActor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SelectorActor").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
+impl SelectorActor {
+    /// Returns a selector that knows no worker yet.
+    pub fn new(
+        settings: SelectorSettings,
+        registry: Recipient<ReportTrouble>,
+        observers: Observers,
+        telemetry: Telemetry,
+    ) -> Self {
+        let seeds = Rng::from_seed(settings.seed);
+        Self {
+            settings,
+            registry,
+            observers,
+            telemetry,
+            workers: Arc::from([]),
+            suspects: FxHashMap::default(),
+            waiting: Rc::default(),
+            turns: FxHashMap::default(),
+            num_decisions: 0,
+            seeds,
+            buffers: Buffers::default(),
+            fallback_log: RateLimit::new(Duration::from_secs(10)),
+            was_on_fallback: false,
+        }
+    }
+
+    fn start_round(&mut self, context: &TaskContext<'_>) -> OpenRound {
+        self.suspects.retain(|_, suspect| !suspect.missed.is_filled(suspect.slot) && !suspect.missed.is_complete());
+        let round = ask(&self.workers, |worker| !self.suspects.contains_key(&worker.id), context.waker().clone());
+        self.telemetry.rounds.inc();
+        let requests = std::mem::take(&mut *self.waiting.borrow_mut());
+        OpenRound { round, workers: Arc::clone(&self.workers), requests, started_at: clock::now() }
+    }
+
+    fn end_round(&mut self, open: OpenRound) {
+        let now = clock::now();
+        if !open.round.is_complete() {
+            self.note_misses(&open, now);
+        }
+        self.report_unresponsive(now);
+        let mut buffers = std::mem::take(&mut self.buffers);
+        open.round.freeze_into(&mut buffers.view);
+        buffers.reserved.clear();
+        buffers.reserved.resize(buffers.view.len(), 0);
+        for waiting in open.requests {
+            let Some(reply) = waiting.reply else { continue };
+            if !reply.is_closed() {
+                let decision = self.decide(&waiting.request, &open.workers, &mut buffers, now);
+                // A client that left meanwhile drops the decision, and with it the reservation.
+                drop(reply.send(decision));
+            }
+        }
+        // The snapshots must not outlive their round: the workers reuse theirs as long as nothing changes.
+        buffers.view.clear();
+        self.buffers = buffers;
+    }
+
+    fn note_misses(&mut self, open: &OpenRound, now: Instant) {
+        for (slot, worker) in open.workers.iter().enumerate() {
+            if !open.round.is_filled(slot) && !self.suspects.contains_key(&worker.id) {
+                self.telemetry.round_misses.inc();
+                tracing::debug!(worker = %worker.id, "worker missed the round's deadline");
+                let missed = Arc::clone(&open.round);
+                self.suspects.insert(worker.id, Suspect { missed, slot, since: now, is_reported: false });
+            }
+        }
+    }
+
+    fn report_unresponsive(&mut self, now: Instant) {
+        for (worker, suspect) in &mut self.suspects {
+            let silent_for = now.saturating_duration_since(suspect.since);
+            if silent_for >= UNRESPONSIVE_AFTER && !suspect.is_reported {
+                let trouble = ReportTrouble { worker: *worker, trouble: Trouble::Unresponsive };
+                suspect.is_reported = self.registry.try_send(trouble).is_ok();
+            }
+        }
+    }
+
+    fn decide(
+        &mut self,
+        request: &RequestFacts,
+        workers: &[Arc<WorkerPorts>],
+        buffers: &mut Buffers,
+        now: Instant,
+    ) -> Result<Decision, NoWorker> {
+        let seed = self.seeds.next_u64();
+        let rules = DecideRules {
+            price: self.settings.price,
+            policy: &*self.settings.policy,
+            turn: self.turns.get(&request.model).copied().unwrap_or(0),
+            seed,
+        };
+        let round = FrozenRound { slots: &buffers.view, reserved: &buffers.reserved, matches: &[], now };
+        let choice = decide_or_least_load(request, &round, &rules, &mut buffers.scratch, &self.telemetry)
+            .inspect_err(|cause| Telemetry::count(&self.telemetry.no_worker, no_worker_name(*cause)))?;
+        self.advance_turn(request);
+        self.num_decisions += 1;
+        let id = DecisionId::new(self.settings.seed.wrapping_add(self.num_decisions));
+        buffers.reserved[choice.slot] += 1;
+        self.record(id, seed, &choice, buffers, now);
+        let fallbacks = choice.fallbacks.iter().map(|slot| Arc::clone(&workers[*slot])).collect();
+        let worker = Arc::clone(&workers[choice.slot]);
+        Ok(Decision::new(id, worker, choice.reason, choice.basis).with_fallbacks(fallbacks).with_rank(choice.rank))
+    }
+
+    fn advance_turn(&mut self, request: &RequestFacts) {
+        if let Some(turn) = self.turns.get_mut(&request.model) {
+            *turn += 1;
+        } else if self.turns.len() < MAX_TURNS {
+            // Only models that some worker serves come here: a client cannot fill the map.
+            self.turns.insert(request.model.clone(), 1);
+        }
+    }
+
+    fn record(&mut self, id: DecisionId, seed: u64, choice: &Choice, buffers: &Buffers, now: Instant) {
+        let policy = self.settings.policy.name();
+        let labels = DecisionLabels { policy, reason: choice.reason, basis: choice.basis.name() };
+        self.telemetry.decisions.get_or_create(&labels).inc();
+        self.note_fallback(choice.basis, buffers, now);
+        let Some(chosen) = buffers.view[choice.slot].as_ref() else { return };
+        tracing::debug!(decision = %id, worker = %chosen.id, policy, reason = choice.reason, basis = choice.basis.name(),
+            load = choice.load, "decided");
+        self.observers.tell(&self.telemetry, || {
+            RouterEvent::Decided(Arc::new(DecisionRecord {
+                id,
+                worker: chosen.id,
+                url: chosen.url.clone(),
+                policy,
+                reason: choice.reason,
+                basis: choice.basis,
+                seed,
+                candidates: candidate_records(buffers, &self.settings.price, now),
+            }))
+        });
+    }
+
+    /// One log line per change, and a gauge: the operator must learn that the engines' load is not what decides.
+    fn note_fallback(&mut self, basis: Basis, buffers: &Buffers, now: Instant) {
+        let advertised = |snapshot: &Option<Arc<WorkerSnapshot>>| snapshot.as_ref().is_some_and(|worker| worker.advertises_load());
+        let is_on_fallback = basis != Basis::Engine && buffers.view.iter().any(advertised);
+        if is_on_fallback {
+            self.telemetry.fallback_decisions.inc();
+        }
+        if is_on_fallback == self.was_on_fallback {
+            return;
+        }
+        self.was_on_fallback = is_on_fallback;
+        self.telemetry.fleet_on_fallback.set(i64::from(is_on_fallback));
+        let Some(held_back) = self.fallback_log.admit(now) else { return };
+        if is_on_fallback {
+            tracing::warn!(basis = basis.name(), held_back, "the fleet is on fallback: some engine's load is missing or old");
+        } else {
+            tracing::info!(held_back, "the fleet is routed on the engines' load again");
+        }
+    }
+}
+
+/// A policy is the user's code: where it panics, the request still goes to the least loaded worker.
+fn decide_or_least_load(
+    request: &RequestFacts,
+    round: &FrozenRound<'_>,
+    rules: &DecideRules<'_>,
+    scratch: &mut Scratch,
+    telemetry: &Telemetry,
+) -> Result<Choice, NoWorker> {
+    let decided = catch_unwind(AssertUnwindSafe(|| decide(request, round, rules, scratch)));
+    match decided {
+        Ok(decided) => {
+            if decided.as_ref().is_ok_and(|choice| choice.reason == "pick_out_of_range") {
+                telemetry.policy_faults.inc();
+            }
+            decided
+        }
+        Err(_) => {
+            telemetry.policy_faults.inc();
+            tracing::error!(policy = rules.policy.name(), "the policy panicked: the least loaded worker is taken");
+            let rules = DecideRules { policy: &LeastLoad, ..*rules };
+            decide(request, round, &rules, scratch).map(|choice| Choice { reason: "policy_panicked", ..choice })
+        }
+    }
+}
+
+fn candidate_records(buffers: &Buffers, rules: &PriceRules, now: Instant) -> Vec<CandidateRecord> {
+    let record = |candidate: &crate::logic::price::Priced| {
+        let snapshot = Arc::clone(buffers.view.get(candidate.slot)?.as_ref()?);
+        let (trust, report_age) = (trust(&snapshot, rules, now), snapshot.load.age(now));
+        Some(CandidateRecord { snapshot, load: candidate.load, trust, report_age })
+    };
+    buffers.scratch.candidates().iter().filter_map(record).collect()
+}
+
+fn no_worker_name(cause: NoWorker) -> &'static str {
+    match cause {
+        NoWorker::EmptyFleet => "empty_fleet",
+        NoWorker::NoneServing => "none_serving",
+        NoWorker::UnknownModel => "unknown_model",
+        NoWorker::AllFailed => "all_failed",
+        NoWorker::NoAnswer => "no_answer",
+    }
+}
+
+impl Actor for SelectorActor {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Self::Context) {
+        ctx.spawn(RoundDriver { open: None, alarm: Box::pin(tokio::time::sleep(Duration::ZERO)) });
+    }
+}
+
+/// The reply to [`SelectWorker`]: keeps the sender itself in the queue, where a boxed future per request would cost a task.
+#[derive(Debug)]
+pub struct Queued {
+    queue: Rc<RefCell<VecDeque<Waiting>>>,
+    request: RequestFacts,
+}
+
+impl std::fmt::Debug for Waiting {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Waiting").field("request", &self.request).finish_non_exhaustive()
+    }
+}
+
+impl MessageResponse<SelectorActor, SelectWorker> for Queued {
+    fn handle(self, _ctx: &mut Context<SelectorActor>, reply: Option<OneshotSender<Result<Decision, NoWorker>>>) {
+        self.queue.borrow_mut().push_back(Waiting { request: self.request, reply });
+    }
+}
+
+impl Handler<SelectWorker> for SelectorActor {
+    type Result = Queued;
+
+    fn handle(&mut self, msg: SelectWorker, _ctx: &mut Self::Context) -> Queued {
+        Queued { queue: Rc::clone(&self.waiting), request: msg.request }
+    }
+}
+
+impl Handler<WorkersChanged> for SelectorActor {
+    type Result = ();
+
+    fn handle(&mut self, msg: WorkersChanged, _ctx: &mut Self::Context) {
+        self.workers = msg.workers;
+        let workers = &self.workers;
+        self.suspects.retain(|id, _| workers.iter().any(|worker| worker.id == *id));
+    }
+}
+
+/// A round that is under way, and whom it will serve.
+struct OpenRound {
+    round: Arc<Round>,
+    workers: Arc<[Arc<WorkerPorts>]>,
+    requests: VecDeque<Waiting>,
+    started_at: Instant,
+}
+
+/// Runs one round after the other as long as requests wait. The actor's context polls it after each batch of messages, so every
+/// request that was in the mailbox joins the round that starts then.
+struct RoundDriver {
+    open: Option<OpenRound>,
+    alarm: Pin<Box<tokio::time::Sleep>>,
+}
+
+impl RoundDriver {
+    fn set_alarm(&mut self, at: Instant) {
+        self.alarm.as_mut().reset(tokio::time::Instant::from_std(at));
+    }
+
+    /// Tells whether the open round may end, and arms the alarm for when that may change.
+    fn is_over(&mut self, open: &OpenRound, deadline: Duration, context: &mut TaskContext<'_>) -> bool {
+        if open.round.is_complete() {
+            return true;
+        }
+        while self.alarm.as_mut().poll(context).is_ready() {
+            let waited = clock::now().saturating_duration_since(open.started_at);
+            if waited >= FIRST_ANSWER_TIMEOUT || (waited >= deadline && open.round.num_filled() > 0) {
+                return true;
+            }
+            self.set_alarm(clock::now() + deadline.max(Duration::from_millis(1)));
+        }
+        false
+    }
+}
+
+impl ActorFuture<SelectorActor> for RoundDriver {
+    type Output = ();
+
+    fn poll(
+        mut self: Pin<&mut Self>,
+        selector: &mut SelectorActor,
+        _ctx: &mut Context<SelectorActor>,
+        context: &mut TaskContext<'_>,
+    ) -> Poll<()> {
+        loop {
+            let Some(open) = self.open.take() else {
+                if selector.waiting.borrow().is_empty() {
+                    return Poll::Pending;
+                }
+                let open = selector.start_round(context);
+                self.set_alarm(open.started_at + selector.settings.round_deadline);
+                self.open = Some(open);
+                continue;
+            };
+            if !self.is_over(&open, selector.settings.round_deadline, context) {
+                self.open = Some(open);
+                return Poll::Pending;
+            }
+            selector.end_round(open);
+        }
+    }
+}

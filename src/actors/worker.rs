@@ -1,0 +1,337 @@
+//! The WorkerActor is one incarnation of one engine. It owns the subscriptions of its DP ranks, the load they reported, and the
+//! account of what this router has sent there; dropping it drops all of that, so a worker that is added again starts clean.
+//!
+//! The registry starts it through the worker factory and ends it with [`Stop`]. When it dies, its sockets close, its tokens drop,
+//! and the registry starts another one in its place.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use actix::prelude::{Actor, ActorContext, AsyncContext, Context, Handler, Recipient, StreamHandler};
+
+use crate::actors::observers::Observers;
+use crate::clock;
+use crate::config::LoadSettings;
+use crate::feed::{Frame, SubscribeError};
+use crate::logic::endpoint::{Endpoint, Feed, Readiness, WorkerFacts, WorkerUrl};
+use crate::logic::flight::FlightBook;
+use crate::logic::health::{Health, StateChange, WorkerState};
+use crate::logic::ids::{DpRank, WorkerId};
+use crate::logic::load::{Applied, LoadTable};
+use crate::logic::rate_limit::RateLimit;
+use crate::logic::snapshot::{FeedHealth, WorkerSnapshot};
+use crate::messages::{
+    Collect, Describe, Drain, Outcome, ReportLoad, ReportTrouble, RequestFinished, Reserve, RouterEvent, SetReadiness, Stop,
+    Trouble, WorkerPorts,
+};
+use crate::telemetry::Telemetry;
+use crate::wire::load_frame::decode_load;
+use crate::wire::message::split;
+
+mod feeds;
+
+use feeds::{FeedItem, RankFeeds};
+
+/// Room in the mailbox. Reservations and their ends come with `do_send`, which ignores it; it only bounds `try_send`.
+const MAILBOX_CAPACITY: usize = 1_024;
+/// At most one log line per worker and interval about frames that cannot be used.
+const BAD_FRAME_LOG_INTERVAL: Duration = Duration::from_secs(10);
+
+/// What a worker needs to know of the configuration.
+#[derive(Debug, Clone)]
+pub struct WorkerSettings {
+    /// How load is judged.
+    pub load: LoadSettings,
+    /// Requests in a row that could not reach the engine before it is ejected.
+    pub eject_after_unreachable: u32,
+}
+
+/// What the registry hands to the worker factory beside the endpoint.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct WorkerContext {
+    /// Settings of the built-in worker.
+    pub settings: WorkerSettings,
+    /// Where to report trouble.
+    pub registry: Recipient<ReportTrouble>,
+    /// Whom to tell what happens.
+    pub observers: Observers,
+    /// Where to count.
+    pub telemetry: Telemetry,
+}
+
+impl WorkerContext {
+    /// Returns the context of workers that report to `registry`.
+    pub fn new(
+        settings: WorkerSettings,
+        registry: Recipient<ReportTrouble>,
+        observers: Observers,
+        telemetry: Telemetry,
+    ) -> Self {
+        Self { settings, registry, observers, telemetry }
+    }
+}
+
+/// One engine; see the module's documentation.
+#[derive(Debug)]
+pub struct WorkerActor {
+    id: WorkerId,
+    url: WorkerUrl,
+    context: WorkerContext,
+    health: Health,
+    facts: Arc<WorkerFacts>,
+    load: LoadTable,
+    flights: FlightBook,
+    load_feeds: RankFeeds,
+    feed_health: FeedHealth,
+    bad_frame_log: RateLimit,
+    frozen: Option<Arc<WorkerSnapshot>>,
+}
+
+impl WorkerActor {
+    /// Returns a worker that knows nothing of its engine yet.
+    pub fn new(id: WorkerId, endpoint: &Endpoint, context: WorkerContext) -> Self {
+        Self {
+            id,
+            url: endpoint.url.clone(),
+            health: Health::new(context.settings.eject_after_unreachable),
+            facts: Arc::default(),
+            load: LoadTable::new(None),
+            flights: FlightBook::default(),
+            load_feeds: RankFeeds::default(),
+            feed_health: FeedHealth::default(),
+            bad_frame_log: RateLimit::new(BAD_FRAME_LOG_INTERVAL),
+            frozen: None,
+            context,
+        }
+    }
+
+    /// Starts the worker on this thread's arbiter and returns its ports.
+    pub fn start_ports(id: WorkerId, endpoint: &Endpoint, context: WorkerContext) -> WorkerPorts {
+        let worker = Self::new(id, endpoint, context).start();
+        WorkerPorts::new(id, endpoint, &worker).with_report_load(worker.recipient())
+    }
+
+    /// Returns the snapshot, made anew only if something changed since the last one.
+    fn snapshot(&mut self) -> Arc<WorkerSnapshot> {
+        if let Some(frozen) = &self.frozen {
+            return Arc::clone(frozen);
+        }
+        let own_dispatches_since = match self.load.oldest_report_at() {
+            Some(report_at) => self.flights.dispatches_since(report_at, self.context.settings.load.dispatch_visibility),
+            None => 0,
+        };
+        let snapshot = Arc::new(WorkerSnapshot {
+            id: self.id,
+            url: self.url.clone(),
+            state: self.health.state(),
+            serving_since: self.health.serving_since(),
+            in_flight: self.flights.in_flight(),
+            load: self.load.freeze(own_dispatches_since),
+            facts: Arc::clone(&self.facts),
+            feeds: FeedHealth { open_sockets: self.load_feeds.num_open(), ..self.feed_health },
+        });
+        self.frozen = Some(Arc::clone(&snapshot));
+        snapshot
+    }
+
+    fn announce(&mut self, change: Option<StateChange>) {
+        let Some(StateChange { from, to }) = change else { return };
+        self.frozen = None;
+        tracing::info!(worker = %self.id, url = %self.url, from = from.name(), to = to.name(), "worker changed state");
+        let worker = self.id;
+        self.context
+            .observers
+            .tell(&self.context.telemetry, || RouterEvent::WorkerStateChanged { worker, from, to });
+        if to == WorkerState::Ejected {
+            let trouble = ReportTrouble { worker, trouble: Trouble::EngineUnreachable };
+            if self.context.registry.try_send(trouble).is_err() {
+                tracing::warn!(worker = %self.id, "the registry could not be told that the engine is unreachable");
+            }
+        }
+    }
+
+    fn take_frame(&mut self, rank: DpRank, frame: &Frame, now: Instant) {
+        let decoded = split(frame.parts())
+            .map_err(|error| error.reason())
+            .and_then(|message| Ok((message.sequence, decode_load(message.payload).map_err(|error| error.reason())?)));
+        match decoded {
+            Ok((sequence, load)) => {
+                if self.load.apply(rank, sequence, load, now) == Applied::InForce {
+                    self.frozen = None;
+                }
+                self.feed_health.frames += 1;
+                self.context.telemetry.load_frames.inc();
+            }
+            Err(reason) => self.refuse_frame(rank, reason, now),
+        }
+    }
+
+    /// A frame that cannot be used changes nothing: the last good report stands until it is stale.
+    fn refuse_frame(&mut self, rank: DpRank, reason: &'static str, now: Instant) {
+        self.feed_health.bad_frames += 1;
+        self.frozen = None;
+        Telemetry::count(&self.context.telemetry.bad_load_frames, reason);
+        if let Some(held_back) = self.bad_frame_log.admit(now) {
+            tracing::warn!(worker = %self.id, url = %self.url, %rank, reason, held_back, "load frame refused");
+        }
+    }
+
+    fn feed_failed(&mut self, rank: DpRank, error: &SubscribeError, now: Instant) {
+        tracing::warn!(worker = %self.id, url = %self.url, %rank, %error, "load feed failed, it will be opened again");
+        self.load_feeds.failed(rank, now);
+        self.frozen = None;
+    }
+
+    /// Silence past the freshness window may be a publisher that is gone without a word; only a new connection can tell.
+    fn reopen_silent_feeds(&mut self, ctx: &mut Context<Self>) {
+        let now = clock::now();
+        for rank in self.load_feeds.overdue(now) {
+            self.load.restart_stream(rank);
+            self.load_feeds.reopen(rank, now, ctx);
+            self.feed_health.reopened += 1;
+            self.context.telemetry.feed_reopens.inc();
+            self.frozen = None;
+        }
+    }
+
+    fn open_feeds(&mut self, ctx: &mut Context<Self>) {
+        if let Feed::Refused(reason) = &self.facts.load_feed {
+            tracing::warn!(worker = %self.id, url = %self.url, %reason, "load feed refused, the worker is priced by in-flight");
+        }
+        if let Some(plan) = self.facts.load_feed.plan() {
+            self.load = LoadTable::new(Some(plan.dp_size));
+            self.load_feeds = RankFeeds::new(plan.clone(), self.context.settings.load.freshness);
+            self.load_feeds.open_all(clock::now(), ctx);
+        }
+    }
+}
+
+impl Actor for WorkerActor {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Self::Context) {
+        ctx.set_mailbox_capacity(MAILBOX_CAPACITY);
+        let check_interval = (self.context.settings.load.freshness / 4).max(Duration::from_millis(10));
+        ctx.run_interval(check_interval, Self::reopen_silent_feeds);
+    }
+}
+
+impl Handler<Collect> for WorkerActor {
+    type Result = ();
+
+    fn handle(&mut self, Collect(token): Collect, _ctx: &mut Self::Context) {
+        token.fill(self.snapshot());
+    }
+}
+
+impl Handler<Reserve> for WorkerActor {
+    type Result = ();
+
+    fn handle(&mut self, msg: Reserve, _ctx: &mut Self::Context) {
+        self.flights.reserve(msg.decision, clock::now());
+        self.frozen = None;
+    }
+}
+
+impl Handler<RequestFinished> for WorkerActor {
+    type Result = ();
+
+    fn handle(&mut self, msg: RequestFinished, _ctx: &mut Self::Context) {
+        if !self.flights.finish(msg.decision) {
+            return;
+        }
+        self.frozen = None;
+        Telemetry::count(&self.context.telemetry.requests, msg.outcome.name());
+        let change = match msg.outcome {
+            Outcome::Completed | Outcome::BrokeOff => self.health.reached(clock::now()),
+            Outcome::Unreachable => self.health.unreachable(clock::now()),
+            Outcome::ClientGone | Outcome::TimedOut | Outcome::NotSent => None,
+        };
+        self.announce(change);
+        let (worker, telemetry) = (self.id, &self.context.telemetry);
+        self.context.observers.tell(telemetry, || RouterEvent::Finished {
+            decision: msg.decision,
+            worker,
+            outcome: msg.outcome,
+        });
+    }
+}
+
+impl Handler<Describe> for WorkerActor {
+    type Result = ();
+
+    fn handle(&mut self, Describe(facts): Describe, ctx: &mut Self::Context) {
+        let is_first = self.facts.models.is_empty();
+        self.facts = facts;
+        self.frozen = None;
+        if is_first {
+            self.open_feeds(ctx);
+        }
+        let change = self.health.engine_answered(clock::now());
+        self.announce(change);
+    }
+}
+
+impl Handler<SetReadiness> for WorkerActor {
+    type Result = ();
+
+    fn handle(&mut self, SetReadiness(readiness): SetReadiness, _ctx: &mut Self::Context) {
+        let change = match readiness {
+            Readiness::Ready => self.health.resume(clock::now()),
+            Readiness::Suspended => self.health.suspend(clock::now()),
+        };
+        self.announce(change);
+    }
+}
+
+impl Handler<ReportLoad> for WorkerActor {
+    type Result = ();
+
+    fn handle(&mut self, msg: ReportLoad, _ctx: &mut Self::Context) {
+        if self.load.apply_unsequenced(msg.rank, msg.load, clock::now()) == Applied::InForce {
+            self.frozen = None;
+        }
+    }
+}
+
+impl Handler<Drain> for WorkerActor {
+    type Result = ();
+
+    fn handle(&mut self, _msg: Drain, _ctx: &mut Self::Context) {
+        let change = self.health.drain(clock::now());
+        self.announce(change);
+    }
+}
+
+impl Handler<Stop> for WorkerActor {
+    type Result = ();
+
+    fn handle(&mut self, _msg: Stop, ctx: &mut Self::Context) {
+        // The context drops the streams with it, which closes the sockets.
+        ctx.stop();
+    }
+}
+
+impl StreamHandler<FeedItem> for WorkerActor {
+    fn handle(&mut self, item: FeedItem, _ctx: &mut Self::Context) {
+        let now = clock::now();
+        if !self.load_feeds.is_current(&item) {
+            return;
+        }
+        match &item.event {
+            Ok(frame) => {
+                self.load_feeds.heard(item.rank, now);
+                self.take_frame(item.rank, frame, now);
+            }
+            Err(error) => self.feed_failed(item.rank, error, now),
+        }
+    }
+
+    fn finished(&mut self, _ctx: &mut Self::Context) {
+        // One rank's stream ended with an error that was handled as its last item; the worker goes on.
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,132 @@
+//! The range of every setting. Errors name the key and unit that people write, also where an embedder set the field.
+
+use std::fmt;
+use std::net::Ipv6Addr;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use crate::config::error::ConfigError;
+use crate::config::{HttpSettings, IntrospectionSettings, LoadSettings, RouterConfig, ServerConfig, UpstreamSettings};
+use crate::logic::policy::CacheAwareSettings;
+
+/// Threads beyond any machine of today; a greater number is a slip of the keyboard.
+pub(super) const MAX_HTTP_THREADS: usize = 1_024;
+
+/// No pause or wait is longer than a day: deadlines are sums of a time and a setting, which must not overflow.
+const DAY_SECS: u32 = 86_400;
+const DAY_MILLIS: u32 = DAY_SECS * 1_000;
+const MINUTE_MILLIS: u32 = 60_000;
+const HOUR_MILLIS: u32 = 3_600_000;
+
+/// Large enough to switch balancing off, and finite.
+const MAX_THRESHOLD: f64 = 1e9;
+
+const GIB: usize = 1 << 30;
+
+impl RouterConfig {
+    /// Checks every setting that [`RawConfig::validate`](crate::config::RawConfig::validate) checks, for embedders that fill the
+    /// fields themselves. A configuration that passes needs no further checks.
+    ///
+    /// # Errors
+    /// Names the first setting that is out of its range, as the key of the configuration file.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        check_cache_aware(&self.cache_aware)?;
+        check_load(&self.load)?;
+        millis("round_deadline_ms", self.round_deadline, 1..=1_000)?;
+        within("eject_after_unreachable", self.eject_after_unreachable, 1..=1_000)?;
+        check_introspection(&self.introspection)?;
+        check_upstream(&self.upstream)?;
+        check_http(&self.http)?;
+        secs("drain_timeout_secs", self.drain_timeout, 0..=DAY_SECS)
+    }
+}
+
+impl ServerConfig {
+    /// Checks every setting of the binary's own.
+    ///
+    /// # Errors
+    /// Names the first setting that is refused.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        if !is_bare_host(&self.host) {
+            let rule = "must be a host name or an IP address, without a port";
+            return Err(ConfigError::Rule { key: "host", value: format!("{:?}", self.host), rule });
+        }
+        within("http_threads", self.http_threads, 1..=MAX_HTTP_THREADS)?;
+        if self.log_level.trim().is_empty() {
+            let rule = "must name a level";
+            return Err(ConfigError::Rule { key: "log_level", value: format!("{:?}", self.log_level), rule });
+        }
+        Ok(())
+    }
+}
+
+fn check_cache_aware(settings: &CacheAwareSettings) -> Result<(), ConfigError> {
+    within("cache_threshold", settings.cache_threshold, 0.0..=1.0)?;
+    within("balance_abs_threshold", settings.balance_abs_threshold, 0.0..=MAX_THRESHOLD)?;
+    within("balance_rel_threshold", settings.balance_rel_threshold, 1.0..=MAX_THRESHOLD)
+}
+
+fn check_load(settings: &LoadSettings) -> Result<(), ConfigError> {
+    millis("load_freshness_ms", settings.freshness, 1..=DAY_MILLIS)?;
+    millis("dispatch_visibility_ms", settings.dispatch_visibility, 0..=MINUTE_MILLIS)?;
+    millis("ramp_up_ms", settings.ramp_up, 0..=DAY_MILLIS)
+}
+
+fn check_introspection(settings: &IntrospectionSettings) -> Result<(), ConfigError> {
+    millis("introspection_attempt_timeout_ms", settings.attempt_timeout, 1..=MINUTE_MILLIS)?;
+    within("introspection_attempts", settings.attempts, 1..=10)?;
+    // An engine that loads its weights is silent for minutes; asked without a pause it would be busy answering.
+    millis("introspection_pending_interval_ms", settings.pending_interval, 100..=DAY_MILLIS)?;
+    secs("introspection_interval_secs", settings.interval, 1..=DAY_SECS)?;
+    secs("introspection_unauthorized_interval_secs", settings.unauthorized_interval, 1..=DAY_SECS)
+}
+
+fn check_upstream(settings: &UpstreamSettings) -> Result<(), ConfigError> {
+    millis("connect_timeout_ms", settings.connect_timeout, 1..=MINUTE_MILLIS)?;
+    secs("response_header_timeout_secs", settings.response_header_timeout, 1..=DAY_SECS)?;
+    millis("pool_idle_timeout_ms", settings.pool_idle_timeout, 1..=HOUR_MILLIS)?;
+    within("max_idle_per_worker", settings.max_idle_per_worker, 0..=65_536)
+}
+
+fn check_http(settings: &HttpSettings) -> Result<(), ConfigError> {
+    within("max_body_bytes", settings.max_body_bytes, 1..=GIB)?;
+    within("max_concurrent_requests", settings.max_concurrent_requests, 1..=1_000_000)
+}
+
+fn is_bare_host(host: &str) -> bool {
+    let is_name = |text: &str| !text.contains(|c: char| c.is_whitespace() || c.is_control() || "/:@[]".contains(c));
+    !host.is_empty() && (is_name(host) || host.parse::<Ipv6Addr>().is_ok())
+}
+
+fn millis(key: &'static str, value: Duration, range: RangeInclusive<u32>) -> Result<(), ConfigError> {
+    duration(key, value, Duration::from_millis(1), range)
+}
+
+fn secs(key: &'static str, value: Duration, range: RangeInclusive<u32>) -> Result<(), ConfigError> {
+    duration(key, value, Duration::from_secs(1), range)
+}
+
+fn duration(key: &'static str, value: Duration, unit: Duration, range: RangeInclusive<u32>) -> Result<(), ConfigError> {
+    let (nanos, unit_nanos) = (value.as_nanos(), unit.as_nanos());
+    if nanos % unit_nanos == 0 {
+        return within(key, nanos / unit_nanos, u128::from(*range.start())..=u128::from(*range.end()));
+    }
+    // Only an embedder can set a part of a unit.
+    within(key, nanos as f64 / unit_nanos as f64, f64::from(*range.start())..=f64::from(*range.end()))
+}
+
+/// Not a number is in no range, and is refused as too small.
+pub(super) fn within<T: PartialOrd + fmt::Display>(
+    key: &'static str,
+    value: T,
+    range: RangeInclusive<T>,
+) -> Result<(), ConfigError> {
+    if range.contains(&value) {
+        return Ok(());
+    }
+    let (least, most) = range.into_inner();
+    if value > most {
+        return Err(ConfigError::TooLarge { key, value: value.to_string(), most: most.to_string() });
+    }
+    Err(ConfigError::TooSmall { key, value: value.to_string(), least: least.to_string() })
+}

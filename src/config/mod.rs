@@ -1,0 +1,300 @@
+//! The configuration: what people write ([`RawConfig`]) becomes what the router obeys ([`RouterConfig`]) once, at start.
+//!
+//! A flag outranks an environment variable, which outranks the file, which outranks the default, for each key by itself. What
+//! [`RawConfig::validate`] returns, or [`RouterConfig::check`] accepts, needs no further checks; a value that is refused stops
+//! the start with a sentence that names it.
+//!
+//! ```
+//! use fathom_router::config::{PolicyKind, RawConfig};
+//!
+//! let raw = RawConfig::from_toml("worker_urls = ['10.0.0.1:30000', '10.0.0.2:30000']\npolicy = 'least_load'")?;
+//! let (router, server) = raw.validate(|variable| std::env::var(variable).ok())?;
+//! assert_eq!(router.workers.len(), 2);
+//! assert_eq!(router.policy, PolicyKind::LeastLoad);
+//! assert_eq!(server.port, 30_000);
+//! # Ok::<(), fathom_router::config::ConfigError>(())
+//! ```
+
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::logic::endpoint::{Endpoint, Secret};
+use crate::logic::policy::{
+    CacheAwareSettings, CacheAwareZmq, LeastLoad, Policy, PowerOfTwo, Random as RandomPolicy, RoundRobin,
+};
+use crate::logic::price::BasisRule;
+
+mod check;
+mod error;
+mod raw;
+mod validate;
+mod workers;
+
+pub use error::ConfigError;
+pub use raw::{CommandLine, RawConfig, RawWorker, SettingDoc};
+
+/// What the router obeys. Embedders start from the default and change fields.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use fathom_router::config::RouterConfig;
+///
+/// let mut config = RouterConfig::default();
+/// config.load.freshness = Duration::from_secs(2);
+/// config.check()?;
+/// # Ok::<(), fathom_router::config::ConfigError>(())
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct RouterConfig {
+    /// Workers that are served from the start. Default: none.
+    pub workers: Vec<Endpoint>,
+    /// Who picks the worker of a request. Default: [`PolicyKind::CacheAwareZmq`].
+    pub policy: PolicyKind,
+    /// Thresholds of [`PolicyKind::CacheAwareZmq`]; the other policies ignore them. Defaults: 0.5, 32 and 1.1.
+    pub cache_aware: CacheAwareSettings,
+    /// How workers without a trusted load report are compared with the others. Default: [`BasisRule::Uniform`].
+    pub basis: BasisRule,
+    /// Which load reports are used, and for how long.
+    pub load: LoadSettings,
+    /// How long a decision waits for the workers' snapshots before it does without the missing ones: 1 ms to 1 s. Default: 5 ms.
+    pub round_deadline: Duration,
+    /// Requests in a row that cannot reach a worker before it gets no more traffic: 1 to 1000. Default: 3.
+    pub eject_after_unreachable: u32,
+    /// How engines are asked what they serve.
+    pub introspection: IntrospectionSettings,
+    /// How requests reach engines.
+    pub upstream: UpstreamSettings,
+    /// What clients may send, and what they are told.
+    pub http: HttpSettings,
+    /// How long requests in flight may go on when the router stops, or when their worker is removed: 0 (cut at once) to a day.
+    /// Default: 30 s.
+    pub drain_timeout: Duration,
+    /// Seed of all random choices; the same seed and the same views give the same decisions. `None`, the default, draws one.
+    pub seed: Option<u64>,
+}
+
+impl Default for RouterConfig {
+    fn default() -> Self {
+        Self {
+            workers: Vec::new(),
+            policy: PolicyKind::default(),
+            cache_aware: CacheAwareSettings::default(),
+            basis: BasisRule::default(),
+            load: LoadSettings::default(),
+            round_deadline: Duration::from_millis(5),
+            eject_after_unreachable: 3,
+            introspection: IntrospectionSettings::default(),
+            upstream: UpstreamSettings::default(),
+            http: HttpSettings::default(),
+            drain_timeout: Duration::from_secs(30),
+            seed: None,
+        }
+    }
+}
+
+/// A policy by its name in configuration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum PolicyKind {
+    /// `cache_aware_zmq`: the worker that holds the prompt's prefix, unless the fleet is out of balance.
+    #[default]
+    CacheAwareZmq,
+    /// `least_load`: the least loaded worker.
+    LeastLoad,
+    /// `power_of_two`: the less loaded of two random workers.
+    PowerOfTwo,
+    /// `round_robin`: one worker after the other.
+    RoundRobin,
+    /// `random`: any worker.
+    Random,
+}
+
+impl PolicyKind {
+    /// Every policy.
+    pub const ALL: [Self; 5] = [Self::CacheAwareZmq, Self::LeastLoad, Self::PowerOfTwo, Self::RoundRobin, Self::Random];
+
+    /// Returns the name used in configuration; it is that of the policy it builds.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::CacheAwareZmq => "cache_aware_zmq",
+            Self::LeastLoad => "least_load",
+            Self::PowerOfTwo => "power_of_two",
+            Self::RoundRobin => "round_robin",
+            Self::Random => "random",
+        }
+    }
+
+    /// Returns the policy. Only [`PolicyKind::CacheAwareZmq`] reads the thresholds.
+    pub fn build(self, cache_aware: CacheAwareSettings) -> Arc<dyn Policy> {
+        match self {
+            Self::CacheAwareZmq => Arc::new(CacheAwareZmq::new(cache_aware)),
+            Self::LeastLoad => Arc::new(LeastLoad),
+            Self::PowerOfTwo => Arc::new(PowerOfTwo),
+            Self::RoundRobin => Arc::new(RoundRobin),
+            Self::Random => Arc::new(RandomPolicy),
+        }
+    }
+}
+
+impl FromStr for PolicyKind {
+    type Err = ConfigError;
+
+    fn from_str(text: &str) -> Result<Self, ConfigError> {
+        validate::named("policy", text, &Self::ALL.map(|kind| (kind.name(), kind)))
+    }
+}
+
+/// Which load reports are used, and for how long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LoadSettings {
+    /// How old a rank's report may be. A worker with an older one is not trusted: it is priced as [`RouterConfig::basis`] says.
+    /// 1 ms to a day. Default: 5 s.
+    pub freshness: Duration,
+    /// How long a request of this router may take to show in its engine's reports; until then it counts on top of them. Longer
+    /// counts requests twice for a while, shorter sends bursts to one worker. 0 to a minute. Default: 50 ms.
+    pub dispatch_visibility: Duration,
+    /// How long a worker that begins to serve is priced as if it were as loaded as the others, less so with time; 0 sends it
+    /// everything at once. At most a day. Default: 10 s.
+    pub ramp_up: Duration,
+}
+
+impl Default for LoadSettings {
+    fn default() -> Self {
+        Self {
+            freshness: Duration::from_secs(5),
+            dispatch_visibility: Duration::from_millis(50),
+            ramp_up: Duration::from_secs(10),
+        }
+    }
+}
+
+/// How engines are asked what they serve and where they publish.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct IntrospectionSettings {
+    /// How long one question may take: 1 ms to a minute. Default: 2 s.
+    pub attempt_timeout: Duration,
+    /// Questions in a row before a worker counts as not answering: 1 to 10. Default: 3.
+    pub attempts: u32,
+    /// Pause before a worker that has never answered is asked again: 100 ms to a day. Default: 2 s.
+    pub pending_interval: Duration,
+    /// Pause before a worker that answers is asked again, which notices a restart with other settings: 1 s to a day. Default:
+    /// 30 s.
+    pub interval: Duration,
+    /// Pause before a worker that refused the key is asked again: 1 s to a day. Default: 30 s.
+    pub unauthorized_interval: Duration,
+}
+
+impl Default for IntrospectionSettings {
+    fn default() -> Self {
+        Self {
+            attempt_timeout: Duration::from_secs(2),
+            attempts: 3,
+            pending_interval: Duration::from_secs(2),
+            interval: Duration::from_secs(30),
+            unauthorized_interval: Duration::from_secs(30),
+        }
+    }
+}
+
+/// How requests reach engines.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct UpstreamSettings {
+    /// The bearer key sent to every engine that has none of its own. Default: none.
+    pub api_key: Option<Secret>,
+    /// How long a TCP connection may take to open before the worker counts as unreachable: 1 ms to a minute. Default: 2 s.
+    pub connect_timeout: Duration,
+    /// How long an engine may take until its response begins. A response that is not streamed begins when it is complete, so
+    /// this bounds the longest generation: 1 s to a day. Default: 600 s.
+    pub response_header_timeout: Duration,
+    /// How long a connection is kept for the next request: 1 ms to an hour. The default, 4 s, is below the 5 s after which common
+    /// engines close it; above that, requests meet connections that are just being closed.
+    pub pool_idle_timeout: Duration,
+    /// Connections kept per worker and HTTP thread; 0 opens one per request. At most 65536. Default: 256.
+    pub max_idle_per_worker: usize,
+}
+
+impl Default for UpstreamSettings {
+    fn default() -> Self {
+        Self {
+            api_key: None,
+            connect_timeout: Duration::from_secs(2),
+            response_header_timeout: Duration::from_secs(600),
+            pool_idle_timeout: Duration::from_secs(4),
+            max_idle_per_worker: 256,
+        }
+    }
+}
+
+/// What clients may send, and what they are told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HttpSettings {
+    /// Largest request body in bytes; a larger one is refused. It is held in memory while its request may be sent to another
+    /// worker. 1 to 1 GiB. Default: 64 MiB.
+    pub max_body_bytes: usize,
+    /// Requests served at a time; more are refused at once instead of waiting. 1 to 1000000. Default: 65536.
+    pub max_concurrent_requests: usize,
+    /// Whether responses tell the worker chosen and why, which shows the fleet to clients. Default: no.
+    pub expose_decision: bool,
+    /// Whether a client's `Authorization` header is passed to the engine in place of the configured key. Default: no.
+    pub forward_authorization: bool,
+}
+
+impl Default for HttpSettings {
+    fn default() -> Self {
+        Self {
+            max_body_bytes: 64 << 20,
+            max_concurrent_requests: 65_536,
+            expose_decision: false,
+            forward_authorization: false,
+        }
+    }
+}
+
+/// What the `fathom` binary needs beyond the router: where it listens and how it logs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ServerConfig {
+    /// Name or address to listen on, IPv6 without brackets. Default: 127.0.0.1, which only this machine reaches.
+    pub host: String,
+    /// Port to listen on; 0 takes a free one. Default: 30000.
+    pub port: u16,
+    /// Threads that serve HTTP: 1 to 1024. Default: as many as run at a time on this machine.
+    pub http_threads: usize,
+    /// Which log lines are written, as a filter of `tracing-subscriber`: a level, or levels per module. Its syntax is checked
+    /// where the log is set up. Default: `info`.
+    pub log_level: String,
+    /// How log lines look. Default: [`LogFormat::Text`].
+    pub log_format: LogFormat,
+}
+
+impl Default for ServerConfig {
+    fn default() -> Self {
+        Self {
+            host: "127.0.0.1".to_owned(),
+            port: 30_000,
+            http_threads: std::thread::available_parallelism().map_or(1, usize::from).min(check::MAX_HTTP_THREADS),
+            log_level: "info".to_owned(),
+            log_format: LogFormat::default(),
+        }
+    }
+}
+
+/// How log lines look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LogFormat {
+    /// Lines for people.
+    #[default]
+    Text,
+    /// One JSON object per line.
+    Json,
+}
+
+#[cfg(test)]
+mod tests;

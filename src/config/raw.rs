@@ -1,0 +1,381 @@
+//! What people write: one struct for flags, environment and file. The doc of a field is its `--help` text.
+//!
+//! The flag of a key is the key with `-` for `_`; its environment variable is the key in capitals after `FATHOM_`. Values are
+//! checked only when all sources are known, so that a bad value is refused in the same words wherever it was written.
+
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Command, Parser};
+use serde::{Deserialize, Deserializer};
+
+use crate::config::error::ConfigError;
+use crate::config::{RouterConfig, ServerConfig};
+use crate::logic::endpoint::Secret;
+
+const WORKERS: &str = "Workers";
+const POLICY: &str = "Policy";
+const LOAD: &str = "Load";
+const INTROSPECTION: &str = "Introspection";
+const ENGINES: &str = "Engines";
+const HTTP: &str = "HTTP";
+const PROCESS: &str = "Process";
+
+/// Routes requests to the LLM inference engine that will answer soonest, by the queue depth that engines publish.
+///
+/// A flag outranks its environment variable, which outranks the configuration file, for each setting by itself. In the file, a
+/// setting is named like its flag, with underscores.
+#[derive(Debug, Clone, PartialEq, Default, Parser)]
+#[command(name = "fathom", version)]
+pub struct CommandLine {
+    /// The settings given as flags, or by the environment.
+    #[command(flatten)]
+    pub settings: RawConfig,
+
+    /// Configuration file (TOML); the only place for settings of single workers. Default: none.
+    #[arg(long, env = "FATHOM_CONFIG", value_name = "FILE", help_heading = PROCESS)]
+    pub config: Option<PathBuf>,
+}
+
+impl CommandLine {
+    /// Reads the configuration file, if one is named, and returns the configuration of all sources together. Variables that
+    /// hold keys are read from the environment of the process.
+    ///
+    /// # Errors
+    /// Says why the file cannot be read or understood, or which setting is refused.
+    pub fn load(self) -> Result<(RouterConfig, ServerConfig), ConfigError> {
+        let file = match &self.config {
+            Some(path) => read(path)?,
+            None => RawConfig::default(),
+        };
+        // A variable that is not UTF-8 is not a key; kept as far as it is text, it is refused as such rather than as missing.
+        let environment = |variable: &str| std::env::var_os(variable).map(|text| text.to_string_lossy().into_owned());
+        self.settings.or(file).validate(environment)
+    }
+}
+
+/// Every setting as it was written, and whether it was written at all.
+#[derive(Debug, Clone, PartialEq, Default, Args, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct RawConfig {
+    /// Addresses of engines (host:port or http://host:port), separated by commas or spaces; may be repeated. Workers that
+    /// have a table of their own in the file come on top. Default: none.
+    #[arg(long, env = "FATHOM_WORKER_URLS", value_name = "URL", num_args = 1.., help_heading = WORKERS)]
+    pub worker_urls: Option<Vec<String>>,
+
+    /// One table per worker that needs settings of its own. Only in the file.
+    #[arg(skip)]
+    pub worker: Option<Vec<RawWorker>>,
+
+    /// Requests in a row that cannot reach a worker before it gets no more traffic, 1 to 1000. Default: 3.
+    #[arg(long, env = "FATHOM_EJECT_AFTER_UNREACHABLE", value_name = "REQUESTS", help_heading = WORKERS)]
+    pub eject_after_unreachable: Option<u32>,
+
+    /// Who picks the worker of a request: cache_aware_zmq (who holds the prompt's prefix, unless the fleet is out of balance),
+    /// least_load, power_of_two (the less loaded of two random workers), round_robin or random. Default: cache_aware_zmq.
+    #[arg(long, env = "FATHOM_POLICY", value_name = "NAME", help_heading = POLICY)]
+    pub policy: Option<String>,
+
+    /// Part of a prompt, 0 to 1, of which a worker must hold more before its cache counts (cache_aware_zmq). Default: 0.5.
+    #[arg(long, env = "FATHOM_CACHE_THRESHOLD", value_name = "PART", allow_negative_numbers = true, help_heading = POLICY)]
+    pub cache_threshold: Option<f64>,
+
+    /// Requests, 0 or more, by which the most loaded worker must exceed the least loaded before balance outranks the cache
+    /// (cache_aware_zmq). Default: 32.
+    #[arg(long, env = "FATHOM_BALANCE_ABS_THRESHOLD", value_name = "REQUESTS", allow_negative_numbers = true, help_heading = POLICY)]
+    pub balance_abs_threshold: Option<f64>,
+
+    /// Factor, 1 or more, by which the most loaded worker must exceed the least loaded as well (cache_aware_zmq). Default: 1.1.
+    #[arg(long, env = "FATHOM_BALANCE_REL_THRESHOLD", value_name = "FACTOR", allow_negative_numbers = true, help_heading = POLICY)]
+    pub balance_rel_threshold: Option<f64>,
+
+    /// How long a decision waits for the workers' load before it does without the missing ones, in milliseconds, 1 to 1000.
+    /// Default: 5.
+    #[arg(long, env = "FATHOM_ROUND_DEADLINE_MS", value_name = "MS", help_heading = POLICY)]
+    pub round_deadline_ms: Option<u64>,
+
+    /// Seed of all random choices; the same seed and the same loads give the same decisions. Default: drawn at start.
+    #[arg(long, env = "FATHOM_SEED", value_name = "NUMBER", help_heading = POLICY)]
+    pub seed: Option<u64>,
+
+    /// How workers are compared when some have no fresh load report: uniform (all by the requests that this router has in
+    /// flight there), scaled (these by their requests in flight, scaled to the others' reports) or mixed (these by their
+    /// requests in flight, unscaled; misleading, for comparison only). Default: uniform.
+    #[arg(long, env = "FATHOM_BASIS", value_name = "NAME", help_heading = LOAD)]
+    pub basis: Option<String>,
+
+    /// How old a load report may be before it is not used, in milliseconds, 1 to 86400000. Default: 5000.
+    #[arg(long, env = "FATHOM_LOAD_FRESHNESS_MS", value_name = "MS", help_heading = LOAD)]
+    pub load_freshness_ms: Option<u64>,
+
+    /// How long a request may take to show in its engine's load reports, and counts on top of them, in milliseconds, 0 to 60000.
+    /// Longer counts requests twice for a while; shorter sends bursts to one worker. Default: 50.
+    #[arg(long, env = "FATHOM_DISPATCH_VISIBILITY_MS", value_name = "MS", help_heading = LOAD)]
+    pub dispatch_visibility_ms: Option<u64>,
+
+    /// How long a worker that begins to serve is priced as if it were as loaded as the others, in milliseconds, 0 (off) to
+    /// 86400000. Default: 10000.
+    #[arg(long, env = "FATHOM_RAMP_UP_MS", value_name = "MS", help_heading = LOAD)]
+    pub ramp_up_ms: Option<u64>,
+
+    /// How long an engine may take to answer what it serves, in milliseconds, 1 to 60000. Default: 2000.
+    #[arg(long, env = "FATHOM_INTROSPECTION_ATTEMPT_TIMEOUT_MS", value_name = "MS", help_heading = INTROSPECTION)]
+    pub introspection_attempt_timeout_ms: Option<u64>,
+
+    /// Questions in a row before an engine counts as not answering, 1 to 10. Default: 3.
+    #[arg(long, env = "FATHOM_INTROSPECTION_ATTEMPTS", value_name = "COUNT", help_heading = INTROSPECTION)]
+    pub introspection_attempts: Option<u32>,
+
+    /// Pause before an engine that has never answered is asked again, in milliseconds, 100 to 86400000. Default: 2000.
+    #[arg(long, env = "FATHOM_INTROSPECTION_PENDING_INTERVAL_MS", value_name = "MS", help_heading = INTROSPECTION)]
+    pub introspection_pending_interval_ms: Option<u64>,
+
+    /// Pause before an engine that answers is asked again, which notices a restart with other settings, in seconds, 1 to 86400.
+    /// Default: 30.
+    #[arg(long, env = "FATHOM_INTROSPECTION_INTERVAL_SECS", value_name = "SECS", help_heading = INTROSPECTION)]
+    pub introspection_interval_secs: Option<u64>,
+
+    /// Pause before an engine that refused the key is asked again, in seconds, 1 to 86400. Default: 30.
+    #[arg(long, env = "FATHOM_INTROSPECTION_UNAUTHORIZED_INTERVAL_SECS", value_name = "SECS", help_heading = INTROSPECTION)]
+    pub introspection_unauthorized_interval_secs: Option<u64>,
+
+    /// Name of an environment variable, in capitals, that holds the bearer key sent to every engine that has none of its own.
+    /// Default: none.
+    #[arg(long, env = "FATHOM_ENGINE_API_KEY_ENV", value_name = "VARIABLE", hide_env_values = true, help_heading = ENGINES)]
+    pub engine_api_key_env: Option<String>,
+
+    /// How long a connection to an engine may take to open before it counts as unreachable, in milliseconds, 1 to 60000.
+    /// Default: 2000.
+    #[arg(long, env = "FATHOM_CONNECT_TIMEOUT_MS", value_name = "MS", help_heading = ENGINES)]
+    pub connect_timeout_ms: Option<u64>,
+
+    /// How long an engine may take until its response begins, in seconds, 1 to 86400; a response that is not streamed begins
+    /// when it is complete. Default: 600.
+    #[arg(long, env = "FATHOM_RESPONSE_HEADER_TIMEOUT_SECS", value_name = "SECS", help_heading = ENGINES)]
+    pub response_header_timeout_secs: Option<u64>,
+
+    /// How long an idle connection to an engine is kept, in milliseconds, 1 to 3600000. Keep it below the time after which the
+    /// engines close it, commonly 5000. Default: 4000.
+    #[arg(long, env = "FATHOM_POOL_IDLE_TIMEOUT_MS", value_name = "MS", help_heading = ENGINES)]
+    pub pool_idle_timeout_ms: Option<u64>,
+
+    /// Idle connections kept per worker and HTTP thread, 0 (a new one per request) to 65536. Default: 256.
+    #[arg(long, env = "FATHOM_MAX_IDLE_PER_WORKER", value_name = "COUNT", help_heading = ENGINES)]
+    pub max_idle_per_worker: Option<usize>,
+
+    /// Name or address to listen on; the default is reached from this machine only. Default: 127.0.0.1.
+    #[arg(long, env = "FATHOM_HOST", value_name = "HOST", help_heading = HTTP)]
+    pub host: Option<String>,
+
+    /// Port to listen on; 0 takes a free one. Default: 30000.
+    #[arg(long, env = "FATHOM_PORT", value_name = "PORT", value_parser = listening_port, help_heading = HTTP)]
+    pub port: Option<u16>,
+
+    /// Threads that serve HTTP, 1 to 1024. Default: one per CPU.
+    #[arg(long, env = "FATHOM_HTTP_THREADS", value_name = "COUNT", help_heading = HTTP)]
+    pub http_threads: Option<usize>,
+
+    /// Largest request body that is accepted, in bytes, 1 to 1073741824. Default: 67108864.
+    #[arg(long, env = "FATHOM_MAX_BODY_BYTES", value_name = "BYTES", help_heading = HTTP)]
+    pub max_body_bytes: Option<usize>,
+
+    /// Requests served at a time, 1 to 1000000; more are refused at once. Default: 65536.
+    #[arg(long, env = "FATHOM_MAX_CONCURRENT_REQUESTS", value_name = "COUNT", help_heading = HTTP)]
+    pub max_concurrent_requests: Option<usize>,
+
+    /// Whether responses tell which worker was chosen and why, which shows the fleet to clients. Default: false.
+    #[arg(long, env = "FATHOM_EXPOSE_DECISION", value_name = "BOOL", num_args = 0..=1, require_equals = true,
+        default_missing_value = "true", help_heading = HTTP)]
+    pub expose_decision: Option<bool>,
+
+    /// Whether a client's Authorization header is passed to the engine in place of the configured key. Default: false.
+    #[arg(long, env = "FATHOM_FORWARD_AUTHORIZATION", value_name = "BOOL", num_args = 0..=1, require_equals = true,
+        default_missing_value = "true", help_heading = HTTP)]
+    pub forward_authorization: Option<bool>,
+
+    /// How long requests in flight may go on when the router stops or their worker is removed, in seconds, 0 (cut at once) to
+    /// 86400. Default: 30.
+    #[arg(long, env = "FATHOM_DRAIN_TIMEOUT_SECS", value_name = "SECS", help_heading = PROCESS)]
+    pub drain_timeout_secs: Option<u64>,
+
+    /// Which log lines are written: error, warn, info, debug or trace, or levels per module (info,fathom_router::http=debug).
+    /// Default: info.
+    #[arg(long, env = "FATHOM_LOG_LEVEL", value_name = "FILTER", help_heading = PROCESS)]
+    pub log_level: Option<String>,
+
+    /// How log lines look: text, or json (one object per line). Default: text.
+    #[arg(long, env = "FATHOM_LOG_FORMAT", value_name = "NAME", help_heading = PROCESS)]
+    pub log_format: Option<String>,
+}
+
+impl RawConfig {
+    /// Reads the text of a configuration file.
+    ///
+    /// # Errors
+    /// Names the line, and the key where there is one, of what is not TOML, not a setting or not of its setting's type.
+    pub fn from_toml(text: &str) -> Result<Self, ConfigError> {
+        toml::from_str(text).map_err(|error| without_source_text(text, error))
+    }
+
+    /// Fills what is not given here with what is given in `lower`. A list is one setting: it is replaced, not extended.
+    #[must_use]
+    pub fn or(self, lower: Self) -> Self {
+        Self {
+            worker_urls: self.worker_urls.or(lower.worker_urls),
+            worker: self.worker.or(lower.worker),
+            eject_after_unreachable: self.eject_after_unreachable.or(lower.eject_after_unreachable),
+            policy: self.policy.or(lower.policy),
+            cache_threshold: self.cache_threshold.or(lower.cache_threshold),
+            balance_abs_threshold: self.balance_abs_threshold.or(lower.balance_abs_threshold),
+            balance_rel_threshold: self.balance_rel_threshold.or(lower.balance_rel_threshold),
+            round_deadline_ms: self.round_deadline_ms.or(lower.round_deadline_ms),
+            seed: self.seed.or(lower.seed),
+            basis: self.basis.or(lower.basis),
+            load_freshness_ms: self.load_freshness_ms.or(lower.load_freshness_ms),
+            dispatch_visibility_ms: self.dispatch_visibility_ms.or(lower.dispatch_visibility_ms),
+            ramp_up_ms: self.ramp_up_ms.or(lower.ramp_up_ms),
+            introspection_attempt_timeout_ms: self
+                .introspection_attempt_timeout_ms
+                .or(lower.introspection_attempt_timeout_ms),
+            introspection_attempts: self.introspection_attempts.or(lower.introspection_attempts),
+            introspection_pending_interval_ms: self
+                .introspection_pending_interval_ms
+                .or(lower.introspection_pending_interval_ms),
+            introspection_interval_secs: self.introspection_interval_secs.or(lower.introspection_interval_secs),
+            introspection_unauthorized_interval_secs: self
+                .introspection_unauthorized_interval_secs
+                .or(lower.introspection_unauthorized_interval_secs),
+            engine_api_key_env: self.engine_api_key_env.or(lower.engine_api_key_env),
+            connect_timeout_ms: self.connect_timeout_ms.or(lower.connect_timeout_ms),
+            response_header_timeout_secs: self.response_header_timeout_secs.or(lower.response_header_timeout_secs),
+            pool_idle_timeout_ms: self.pool_idle_timeout_ms.or(lower.pool_idle_timeout_ms),
+            max_idle_per_worker: self.max_idle_per_worker.or(lower.max_idle_per_worker),
+            host: self.host.or(lower.host),
+            port: self.port.or(lower.port),
+            http_threads: self.http_threads.or(lower.http_threads),
+            max_body_bytes: self.max_body_bytes.or(lower.max_body_bytes),
+            max_concurrent_requests: self.max_concurrent_requests.or(lower.max_concurrent_requests),
+            expose_decision: self.expose_decision.or(lower.expose_decision),
+            forward_authorization: self.forward_authorization.or(lower.forward_authorization),
+            drain_timeout_secs: self.drain_timeout_secs.or(lower.drain_timeout_secs),
+            log_level: self.log_level.or(lower.log_level),
+            log_format: self.log_format.or(lower.log_format),
+        }
+    }
+
+    /// Returns what `--help` says of each setting, in its order. Settings of single workers are not among them.
+    pub fn reference() -> Vec<SettingDoc> {
+        let command = Self::augment_args(Command::new("fathom"));
+        let docs = command.get_arguments().map(|argument| {
+            let help = argument.get_help().map(ToString::to_string).unwrap_or_default();
+            let (effect, default) = help.rsplit_once(" Default: ").unwrap_or((&help, ""));
+            SettingDoc {
+                key: argument.get_id().to_string(),
+                default: default.to_owned(),
+                environment: argument.get_env().unwrap_or_default().to_string_lossy().into_owned(),
+                effect: effect.to_owned(),
+            }
+        });
+        docs.collect()
+    }
+}
+
+/// What is said of one setting.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SettingDoc {
+    /// Key in the file. The flag is the same with `-` for `_`.
+    pub key: String,
+    /// The default in words, or as it would be written.
+    pub default: String,
+    /// Name of the environment variable.
+    pub environment: String,
+    /// What the setting does, its unit and its range.
+    pub effect: String,
+}
+
+/// One `[[worker]]` table: settings of a single worker, for engines that cannot be asked or whose answer is wrong. If it has a
+/// port base, its feed keys replace all that the engine says of its feeds; their names are the engine's.
+#[derive(Debug, Clone, PartialEq, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct RawWorker {
+    /// Address, as in `worker_urls`. Required. A worker that is also in that list is the same worker.
+    pub url: String,
+    /// Served model names. Default: what the engine says.
+    pub models: Option<Vec<String>>,
+    /// The bearer key that this engine wants. Default: that of `engine_api_key_env`.
+    #[serde(default, deserialize_with = "hidden_text")]
+    pub api_key: Option<Secret>,
+    /// Name of the environment variable that holds the key, in its place.
+    pub api_key_env: Option<String>,
+    /// Number of DP ranks, 1 to 1024. Default: 1.
+    pub dp_size: Option<u32>,
+    /// Rank `r` publishes load on this port plus `r`. Default: no load.
+    pub load_endpoint_port_base: Option<u16>,
+    /// ZMQ topic prefix of load. Default: everything.
+    pub load_topic: Option<String>,
+    /// Host part of the KV event endpoint: a wildcard, or the worker's own host. Default: `*`.
+    pub endpoint_host: Option<String>,
+    /// Rank `r` publishes KV events on this port plus `r`. Default: no KV events.
+    pub endpoint_port_base: Option<u16>,
+    /// ZMQ topic prefix of KV events. Default: everything.
+    pub topic: Option<String>,
+    /// Tokens per KV block in events, at least 1. Default: what the events say.
+    pub block_size: Option<u32>,
+    /// Rank `r` replays KV events on this port plus `r`. Default: no replay.
+    pub replay_endpoint_port_base: Option<u16>,
+}
+
+/// Why a flag or variable is not the port to listen on; clap puts the flag and the value in front.
+#[derive(Debug, thiserror::Error)]
+enum InvalidPort {
+    #[error("must be a number from 0 to 65535")]
+    NotANumber,
+    #[error(
+        "this is what Kubernetes sets for a service named fathom; set enableServiceLinks: false, or rename the service"
+    )]
+    ServiceLink,
+}
+
+fn listening_port(text: &str) -> Result<u16, InvalidPort> {
+    if text.starts_with("tcp://") {
+        return Err(InvalidPort::ServiceLink);
+    }
+    text.parse().map_err(|_| InvalidPort::NotANumber)
+}
+
+fn read(path: &Path) -> Result<RawConfig, ConfigError> {
+    let text =
+        std::fs::read_to_string(path).map_err(|source| ConfigError::Unreadable { path: path.to_owned(), source })?;
+    RawConfig::from_toml(&text).map_err(|source| ConfigError::File { path: path.to_owned(), source: Box::new(source) })
+}
+
+/// Keeps line, key and reason of a parser's error and drops the line that it would quote.
+fn without_source_text(text: &str, mut error: toml::de::Error) -> ConfigError {
+    let span = error.span().unwrap_or_default();
+    let line = 1 + text.bytes().take(span.start).filter(|byte| *byte == b'\n').count();
+    let reason = error.message().to_owned();
+    // The parser knows the path of keys, but tells it only in the text of an error without source.
+    error.set_input(None);
+    let shown = error.to_string();
+    let path = shown.trim_end().rsplit_once("\nin `").map(|(_, path)| path.trim_end_matches('`'));
+    if let Some((name, _)) = reason.strip_prefix("unknown field `").and_then(|rest| rest.split_once('`')) {
+        let key = path.map_or_else(|| name.to_owned(), |path| format!("{path}.{name}"));
+        return ConfigError::UnknownKey { line, key };
+    }
+    // A duplicate is found before paths are known, and its span is the key.
+    let duplicate = text.get(span).filter(|_| reason == "duplicate key");
+    match path.or(duplicate) {
+        Some(key) => ConfigError::Type { line, key: key.to_owned(), reason },
+        None => ConfigError::Syntax { line, reason },
+    }
+}
+
+/// A value of another type would be quoted in the error, and it may be a key all the same: a number, or a list of keys.
+fn hidden_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Secret>, D::Error> {
+    match toml::Value::deserialize(deserializer)? {
+        toml::Value::String(text) => Ok(Some(Secret::new(&text))),
+        _ => Err(serde::de::Error::custom("must be text")),
+    }
+}

@@ -1,0 +1,137 @@
+//! From what was written to what is obeyed: defaults under it, names looked up, addresses parsed, ranges checked.
+
+use std::time::Duration;
+
+use crate::config::error::ConfigError;
+use crate::config::raw::RawConfig;
+use crate::config::{
+    HttpSettings, IntrospectionSettings, LoadSettings, LogFormat, RouterConfig, ServerConfig, UpstreamSettings, workers,
+};
+use crate::logic::policy::CacheAwareSettings;
+use crate::logic::price::BasisRule;
+
+const BASIS_RULES: [(&str, BasisRule); 3] =
+    [("uniform", BasisRule::Uniform), ("scaled", BasisRule::Scaled), ("mixed", BasisRule::Mixed)];
+
+const LOG_FORMATS: [(&str, LogFormat); 2] = [("text", LogFormat::Text), ("json", LogFormat::Json)];
+
+impl RawConfig {
+    /// Puts the defaults under what was written and checks all of it. `environment` looks up the variables that
+    /// `engine_api_key_env` and `api_key_env` name.
+    ///
+    /// # Errors
+    /// Names the first setting that is refused.
+    pub fn validate(
+        self,
+        environment: impl Fn(&str) -> Option<String>,
+    ) -> Result<(RouterConfig, ServerConfig), ConfigError> {
+        let router = self.router(&environment)?;
+        router.check()?;
+        let server = self.server()?;
+        server.check()?;
+        Ok((router, server))
+    }
+
+    fn router(&self, environment: &impl Fn(&str) -> Option<String>) -> Result<RouterConfig, ConfigError> {
+        let mut config = RouterConfig {
+            workers: workers::endpoints(
+                self.worker_urls.as_deref().unwrap_or_default(),
+                self.worker.as_deref().unwrap_or_default(),
+                environment,
+            )?,
+            cache_aware: self.cache_aware(),
+            load: self.load(),
+            introspection: self.introspection(),
+            upstream: self.upstream(environment)?,
+            http: self.http(),
+            seed: self.seed,
+            ..RouterConfig::default()
+        };
+        set(&mut config.policy, self.policy.as_deref().map(str::parse).transpose()?);
+        set(&mut config.basis, self.basis.as_deref().map(|text| named("basis", text, &BASIS_RULES)).transpose()?);
+        set(&mut config.round_deadline, self.round_deadline_ms.map(Duration::from_millis));
+        set(&mut config.eject_after_unreachable, self.eject_after_unreachable);
+        set(&mut config.drain_timeout, self.drain_timeout_secs.map(Duration::from_secs));
+        Ok(config)
+    }
+
+    fn cache_aware(&self) -> CacheAwareSettings {
+        let mut settings = CacheAwareSettings::default();
+        set(&mut settings.cache_threshold, self.cache_threshold);
+        set(&mut settings.balance_abs_threshold, self.balance_abs_threshold);
+        set(&mut settings.balance_rel_threshold, self.balance_rel_threshold);
+        settings
+    }
+
+    fn load(&self) -> LoadSettings {
+        let mut settings = LoadSettings::default();
+        set(&mut settings.freshness, self.load_freshness_ms.map(Duration::from_millis));
+        set(&mut settings.dispatch_visibility, self.dispatch_visibility_ms.map(Duration::from_millis));
+        set(&mut settings.ramp_up, self.ramp_up_ms.map(Duration::from_millis));
+        settings
+    }
+
+    fn introspection(&self) -> IntrospectionSettings {
+        let mut settings = IntrospectionSettings::default();
+        set(&mut settings.attempt_timeout, self.introspection_attempt_timeout_ms.map(Duration::from_millis));
+        set(&mut settings.attempts, self.introspection_attempts);
+        set(&mut settings.pending_interval, self.introspection_pending_interval_ms.map(Duration::from_millis));
+        set(&mut settings.interval, self.introspection_interval_secs.map(Duration::from_secs));
+        let unauthorized_interval = self.introspection_unauthorized_interval_secs.map(Duration::from_secs);
+        set(&mut settings.unauthorized_interval, unauthorized_interval);
+        settings
+    }
+
+    fn upstream(&self, environment: &impl Fn(&str) -> Option<String>) -> Result<UpstreamSettings, ConfigError> {
+        let mut settings = UpstreamSettings::default();
+        if let Some(variable) = &self.engine_api_key_env {
+            settings.api_key = Some(workers::key_from_variable("engine_api_key_env", variable, environment)?);
+        }
+        set(&mut settings.connect_timeout, self.connect_timeout_ms.map(Duration::from_millis));
+        set(&mut settings.response_header_timeout, self.response_header_timeout_secs.map(Duration::from_secs));
+        set(&mut settings.pool_idle_timeout, self.pool_idle_timeout_ms.map(Duration::from_millis));
+        set(&mut settings.max_idle_per_worker, self.max_idle_per_worker);
+        Ok(settings)
+    }
+
+    fn http(&self) -> HttpSettings {
+        let mut settings = HttpSettings::default();
+        set(&mut settings.max_body_bytes, self.max_body_bytes);
+        set(&mut settings.max_concurrent_requests, self.max_concurrent_requests);
+        set(&mut settings.expose_decision, self.expose_decision);
+        set(&mut settings.forward_authorization, self.forward_authorization);
+        settings
+    }
+
+    fn server(&self) -> Result<ServerConfig, ConfigError> {
+        let mut config = ServerConfig::default();
+        set(&mut config.host, self.host.as_deref().map(without_brackets));
+        set(&mut config.port, self.port);
+        set(&mut config.http_threads, self.http_threads);
+        set(&mut config.log_level, self.log_level.clone());
+        let log_format = self.log_format.as_deref().map(|text| named("log_format", text, &LOG_FORMATS));
+        set(&mut config.log_format, log_format.transpose()?);
+        Ok(config)
+    }
+}
+
+/// Returns the value of that name.
+pub(super) fn named<T: Copy>(key: &'static str, text: &str, choices: &[(&str, T)]) -> Result<T, ConfigError> {
+    if let Some((_, value)) = choices.iter().find(|(name, _)| *name == text) {
+        return Ok(*value);
+    }
+    let choices = choices.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+    Err(ConfigError::UnknownName { key, value: text.to_owned(), choices })
+}
+
+fn set<T>(setting: &mut T, given: Option<T>) {
+    if let Some(value) = given {
+        *setting = value;
+    }
+}
+
+/// People write IPv6 in brackets as well as without; sockets are bound to it without.
+fn without_brackets(host: &str) -> String {
+    let bare = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+    bare.unwrap_or(host).to_owned()
+}

@@ -1,0 +1,137 @@
+//! What can go wrong at start, and what can go wrong with a request.
+
+use crate::logic::decide::NoWorker;
+
+/// Why a router did not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// An actor ended before it had started.
+    #[error("the {0} ended before it had started")]
+    Actor(&'static str),
+    /// The configuration was refused.
+    #[error(transparent)]
+    Config(#[from] crate::config::ConfigError),
+    /// The listener could not be opened.
+    #[error("cannot listen on {address}")]
+    Listen {
+        /// Where.
+        address: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The server ended with an error.
+    #[error("the HTTP server failed")]
+    Serve(#[source] std::io::Error),
+}
+
+/// Who caused a request to fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ErrorSource {
+    /// The client.
+    Client,
+    /// An engine.
+    Engine,
+    /// This router, or the state of the fleet.
+    Router,
+}
+
+/// Why the router answered a request itself. The `Display` text is what the client sees; it names no worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RouteError {
+    /// The body is not one JSON object.
+    #[error("the body is not a JSON object")]
+    InvalidBody,
+    /// The body is larger than the limit.
+    #[error("the body is larger than {max_body_bytes} bytes")]
+    BodyTooLarge {
+        /// The limit.
+        max_body_bytes: usize,
+    },
+    /// The body did not arrive whole.
+    #[error("the body did not arrive whole")]
+    BodyBroken,
+    /// The path cannot be forwarded.
+    #[error("the path cannot be forwarded")]
+    InvalidPath,
+    /// No worker serves the model.
+    #[error("no worker serves this model")]
+    UnknownModel,
+    /// No worker takes traffic now.
+    #[error("no worker can take this request now")]
+    NoWorkerAvailable,
+    /// Everyone who could have served it failed before the first byte of an answer.
+    #[error("every worker that could serve this request failed before it answered")]
+    AllWorkersFailed,
+    /// The chosen engine sent no answer in time.
+    #[error("the worker sent no answer in time")]
+    UpstreamTimeout,
+    /// More requests are open than the limit allows.
+    #[error("the router handles as many requests as it may")]
+    Overloaded,
+    /// The router is shutting down.
+    #[error("the router is shutting down")]
+    ShuttingDown,
+    /// The selector did not answer.
+    #[error("the router cannot decide at the moment")]
+    SelectorUnavailable,
+}
+
+impl RouteError {
+    /// Returns who caused it.
+    pub fn source(self) -> ErrorSource {
+        match self {
+            Self::InvalidBody | Self::BodyTooLarge { .. } | Self::BodyBroken | Self::InvalidPath | Self::UnknownModel => {
+                ErrorSource::Client
+            }
+            Self::AllWorkersFailed | Self::UpstreamTimeout => ErrorSource::Engine,
+            Self::NoWorkerAvailable | Self::Overloaded | Self::ShuttingDown | Self::SelectorUnavailable => ErrorSource::Router,
+        }
+    }
+
+    /// Tells whether the same request may succeed a little later. A timeout is not: the engine may still be working on it.
+    pub fn is_retryable(self) -> bool {
+        match self {
+            Self::AllWorkersFailed
+            | Self::NoWorkerAvailable
+            | Self::Overloaded
+            | Self::ShuttingDown
+            | Self::SelectorUnavailable => true,
+            Self::InvalidBody
+            | Self::BodyTooLarge { .. }
+            | Self::BodyBroken
+            | Self::InvalidPath
+            | Self::UnknownModel
+            | Self::UpstreamTimeout => false,
+        }
+    }
+
+    /// Returns the stable code sent in `x-fathom-error-code` and in the body.
+    pub fn code(self) -> &'static str {
+        match self {
+            Self::InvalidBody => "invalid_body",
+            Self::BodyTooLarge { .. } => "body_too_large",
+            Self::BodyBroken => "body_broken",
+            Self::InvalidPath => "invalid_path",
+            Self::UnknownModel => "model_not_found",
+            Self::NoWorkerAvailable => "no_worker_available",
+            Self::AllWorkersFailed => "all_workers_failed",
+            Self::UpstreamTimeout => "upstream_timeout",
+            Self::Overloaded => "router_overloaded",
+            Self::ShuttingDown => "router_shutting_down",
+            Self::SelectorUnavailable => "selector_unavailable",
+        }
+    }
+}
+
+impl From<NoWorker> for RouteError {
+    fn from(cause: NoWorker) -> Self {
+        match cause {
+            NoWorker::UnknownModel => Self::UnknownModel,
+            NoWorker::AllFailed => Self::AllWorkersFailed,
+            NoWorker::EmptyFleet | NoWorker::NoneServing => Self::NoWorkerAvailable,
+            NoWorker::NoAnswer => Self::SelectorUnavailable,
+        }
+    }
+}

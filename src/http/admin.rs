@@ -1,0 +1,175 @@
+//! The router's own answers: health, readiness, metrics, the fleet and its models.
+
+use actix_web::{HttpResponse, web};
+use serde::Serialize;
+
+use crate::clock;
+use crate::error::RouteError;
+use crate::http::{Edge, fleet_metrics, respond};
+use crate::logic::health::WorkerState;
+use crate::messages::{FleetMember, Introspection, ShowFleet};
+use crate::wire::openai::render_models;
+
+/// Content type of the OpenMetrics text format.
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// The process is alive.
+pub(super) async fn healthz() -> HttpResponse {
+    HttpResponse::Ok().body("ok")
+}
+
+/// Some worker can take a request.
+pub(super) async fn readyz(edge: web::Data<Edge>) -> HttpResponse {
+    if edge.ports.gate.is_draining() {
+        return respond::error(RouteError::ShuttingDown, &edge.ports.telemetry);
+    }
+    match fleet(&edge).await {
+        Ok(members) if members.iter().any(is_serving) => HttpResponse::Ok().body("ready"),
+        Ok(_) => respond::error(RouteError::NoWorkerAvailable, &edge.ports.telemetry),
+        Err(error) => respond::error(error, &edge.ports.telemetry),
+    }
+}
+
+/// The models of all workers that serve.
+pub(super) async fn models(edge: web::Data<Edge>) -> HttpResponse {
+    match fleet(&edge).await {
+        Ok(members) => {
+            let serving = members.iter().filter(|member| is_serving(member)).filter_map(|member| member.snapshot.as_ref());
+            let list = render_models(serving.map(|worker| &*worker.facts.model_objects));
+            if list.conflicts > 0 {
+                tracing::debug!(conflicts = list.conflicts, "workers describe the same model differently");
+            }
+            respond::json(list.json)
+        }
+        Err(error) => respond::error(error, &edge.ports.telemetry),
+    }
+}
+
+/// Counters, and the fleet as gauges.
+pub(super) async fn metrics(edge: web::Data<Edge>) -> HttpResponse {
+    let members = fleet(&edge).await.unwrap_or_default();
+    let registry = fleet_metrics::registry(&members, edge.ports.freshness, clock::now());
+    HttpResponse::Ok().content_type(OPEN_METRICS).body(edge.ports.telemetry.render(&registry))
+}
+
+/// The fleet as the next decision would see it.
+pub(super) async fn workers(edge: web::Data<Edge>) -> HttpResponse {
+    let members = match fleet(&edge).await {
+        Ok(members) => members,
+        Err(error) => return respond::error(error, &edge.ports.telemetry),
+    };
+    let now = clock::now();
+    let workers: Vec<WorkerAnswer> = members.iter().map(|member| worker_answer(member, edge.ports.freshness, now)).collect();
+    match serde_json::to_string(&serde_json::json!({ "workers": workers })) {
+        Ok(body) => respond::json(body),
+        Err(_) => respond::error(RouteError::SelectorUnavailable, &edge.ports.telemetry),
+    }
+}
+
+async fn fleet(edge: &Edge) -> Result<Vec<FleetMember>, RouteError> {
+    edge.ports.fleet.send(ShowFleet).await.map_err(|_| RouteError::SelectorUnavailable)
+}
+
+fn is_serving(member: &FleetMember) -> bool {
+    member.snapshot.as_ref().is_some_and(|worker| worker.state == WorkerState::Serving)
+}
+
+#[derive(Serialize)]
+struct WorkerAnswer {
+    id: String,
+    url: String,
+    state: &'static str,
+    introspection: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    problem: Option<String>,
+    version: Option<String>,
+    models: Vec<String>,
+    in_flight: Option<u32>,
+    load: Option<LoadAnswer>,
+}
+
+#[derive(Serialize)]
+struct LoadAnswer {
+    feed: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    feed_problem: Option<String>,
+    trust: &'static str,
+    depth: Option<u64>,
+    own_dispatches_since_report: u32,
+    expected_ranks: Option<u32>,
+    open_sockets: u32,
+    frames: u64,
+    bad_frames: u64,
+    reopened: u64,
+    ranks: Vec<Option<RankAnswer>>,
+}
+
+#[derive(Serialize)]
+struct RankAnswer {
+    age_ms: u64,
+    running: u64,
+    waiting: u64,
+    used_tokens: u64,
+    capacity_tokens: Option<u64>,
+    waiting_uncached_tokens: Option<u64>,
+    total_tokens: Option<u64>,
+    max_running: Option<u64>,
+}
+
+fn worker_answer(member: &FleetMember, freshness: std::time::Duration, now: std::time::Instant) -> WorkerAnswer {
+    let (introspection, problem) = match &member.introspection {
+        Introspection::Asking => ("asking", None),
+        Introspection::Answered => ("answered", None),
+        Introspection::Unauthorized => ("unauthorized", None),
+        Introspection::Failed(reason) => ("failed", Some(reason.to_string())),
+    };
+    let snapshot = member.snapshot.as_deref();
+    WorkerAnswer {
+        id: member.id.to_string(),
+        url: member.url.to_string(),
+        state: snapshot.map_or("unresponsive", |worker| worker.state.name()),
+        introspection,
+        problem,
+        version: snapshot.and_then(|worker| worker.facts.version.as_deref().map(str::to_owned)),
+        models: snapshot.map(|worker| worker.facts.models.iter().map(|model| model.to_string()).collect()).unwrap_or_default(),
+        in_flight: snapshot.map(|worker| worker.in_flight),
+        load: snapshot.map(|worker| load_answer(worker, freshness, now)),
+    }
+}
+
+fn load_answer(
+    worker: &crate::logic::snapshot::WorkerSnapshot,
+    freshness: std::time::Duration,
+    now: std::time::Instant,
+) -> LoadAnswer {
+    use crate::logic::endpoint::Feed;
+    let (feed, feed_problem) = match &worker.facts.load_feed {
+        Feed::NotAdvertised => ("not_advertised", None),
+        Feed::Refused(reason) => ("refused", Some(reason.to_string())),
+        Feed::Planned(_) => ("subscribed", None),
+    };
+    let trust = worker.load.trust(now, freshness);
+    let rank = |report: &crate::logic::load::RankReport| RankAnswer {
+        age_ms: now.saturating_duration_since(report.received_at).as_millis() as u64,
+        running: report.load.running,
+        waiting: report.load.waiting,
+        used_tokens: report.load.used_tokens,
+        capacity_tokens: report.load.capacity_tokens,
+        waiting_uncached_tokens: report.load.waiting_uncached_tokens,
+        total_tokens: report.load.total_tokens,
+        max_running: report.load.max_running,
+    };
+    LoadAnswer {
+        feed,
+        feed_problem,
+        trust: trust.name(),
+        depth: trust.is_trusted().then(|| worker.load.depth()),
+        own_dispatches_since_report: worker.load.own_dispatches_since(),
+        expected_ranks: worker.load.expected_ranks(),
+        open_sockets: worker.feeds.open_sockets,
+        frames: worker.feeds.frames,
+        bad_frames: worker.feeds.bad_frames,
+        reopened: worker.feeds.reopened,
+        ranks: worker.load.reports().iter().map(|report| report.as_ref().map(rank)).collect(),
+    }
+}

@@ -1,0 +1,105 @@
+//! Bodies: the client's, read whole up to a limit before anything is decided, and the engine's, passed on chunk by chunk.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use actix_web::body::{BodySize, MessageBody};
+use actix_web::web::{Bytes, BytesMut, Payload};
+use futures::StreamExt;
+use hyper::body::{Body, Incoming};
+
+use crate::error::RouteError;
+use crate::http::in_flight::Pass;
+use crate::messages::{Outcome, Reservation};
+
+/// Room set aside for a body by what its head announces; the rest grows with what really comes.
+const MAX_INITIAL_BYTES: usize = 64 * 1024;
+
+/// Reads the client's body.
+pub(super) async fn read(mut payload: Payload, announced: Option<usize>, max_body_bytes: usize) -> Result<Bytes, RouteError> {
+    let too_large = RouteError::BodyTooLarge { max_body_bytes };
+    if announced.is_some_and(|length| length > max_body_bytes) {
+        return Err(too_large);
+    }
+    let Some(first) = payload.next().await else { return Ok(Bytes::new()) };
+    let first = first.map_err(|_| RouteError::BodyBroken)?;
+    if first.len() > max_body_bytes {
+        return Err(too_large);
+    }
+    let Some(second) = payload.next().await else { return Ok(first) };
+    let mut whole = BytesMut::with_capacity(announced.unwrap_or(0).clamp(first.len(), MAX_INITIAL_BYTES.max(first.len())));
+    whole.extend_from_slice(&first);
+    let mut next = Some(second);
+    while let Some(chunk) = next {
+        let chunk = chunk.map_err(|_| RouteError::BodyBroken)?;
+        if whole.len() + chunk.len() > max_body_bytes {
+            return Err(too_large);
+        }
+        whole.extend_from_slice(&chunk);
+        next = payload.next().await;
+    }
+    Ok(whole.freeze())
+}
+
+/// The engine's body on its way to the client. Dropping it, as happens when the client leaves, closes the engine's connection and
+/// ends the reservation.
+pub(super) struct ForwardedBody {
+    engine: Incoming,
+    reservation: Option<Reservation>,
+    _pass: Pass,
+}
+
+impl ForwardedBody {
+    pub(super) fn new(engine: Incoming, mut reservation: Reservation, pass: Pass) -> Self {
+        reservation.presume(Outcome::ClientGone);
+        let mut body = Self { engine, reservation: Some(reservation), _pass: pass };
+        if body.engine.is_end_stream() {
+            // An empty body is never polled.
+            body.end(Outcome::Completed);
+        }
+        body
+    }
+
+    fn end(&mut self, outcome: Outcome) {
+        if let Some(reservation) = self.reservation.take() {
+            reservation.finish(outcome);
+        }
+    }
+}
+
+impl MessageBody for ForwardedBody {
+    type Error = hyper::Error;
+
+    fn size(&self) -> BodySize {
+        self.engine.size_hint().exact().map_or(BodySize::Stream, BodySize::Sized)
+    }
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, Self::Error>>> {
+        loop {
+            let frame = match Pin::new(&mut self.engine).poll_frame(context) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(frame) => frame,
+            };
+            match frame {
+                None => {
+                    self.end(Outcome::Completed);
+                    return Poll::Ready(None);
+                }
+                Some(Err(error)) => {
+                    // actix-web then closes the connection without a final chunk: the client sees a broken transfer.
+                    self.end(Outcome::BrokeOff);
+                    return Poll::Ready(Some(Err(error)));
+                }
+                Some(Ok(frame)) => {
+                    if let Ok(data) = frame.into_data() {
+                        if self.engine.is_end_stream() {
+                            // A body of known length is not polled again after its last byte.
+                            self.end(Outcome::Completed);
+                        }
+                        return Poll::Ready(Some(Ok(data)));
+                    }
+                }
+            }
+        }
+    }
+}

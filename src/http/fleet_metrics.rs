@@ -1,0 +1,98 @@
+//! The fleet as gauges, made anew at each scrape: the series of a worker that is gone are gone with it.
+
+use std::time::{Duration, Instant};
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+use crate::logic::health::WorkerState;
+use crate::logic::snapshot::WorkerSnapshot;
+use crate::messages::FleetMember;
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct StateLabel {
+    state: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct WorkerLabel {
+    worker: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RankLabel {
+    worker: String,
+    rank: u64,
+}
+
+#[derive(Default)]
+struct Fleet {
+    workers: Family<StateLabel, Gauge>,
+    in_flight: Family<WorkerLabel, Gauge>,
+    depth: Family<WorkerLabel, Gauge>,
+    is_trusted: Family<WorkerLabel, Gauge>,
+    open_sockets: Family<WorkerLabel, Gauge>,
+    running: Family<RankLabel, Gauge>,
+    waiting: Family<RankLabel, Gauge>,
+    used_tokens: Family<RankLabel, Gauge>,
+    report_age: Family<RankLabel, Gauge<f64, std::sync::atomic::AtomicU64>>,
+}
+
+/// Returns a registry with the fleet's gauges as of `now`.
+pub(super) fn registry(members: &[FleetMember], freshness: Duration, now: Instant) -> Registry {
+    let fleet = Fleet::default();
+    for state in WorkerState::ALL {
+        fleet.workers.get_or_create(&StateLabel { state: state.name() }).set(0);
+    }
+    for member in members {
+        let state = member.snapshot.as_ref().map_or("unresponsive", |worker| worker.state.name());
+        fleet.workers.get_or_create(&StateLabel { state }).inc();
+        if let Some(worker) = &member.snapshot {
+            fleet.add(worker, freshness, now);
+        }
+    }
+    fleet.into_registry()
+}
+
+impl Fleet {
+    fn add(&self, worker: &WorkerSnapshot, freshness: Duration, now: Instant) {
+        let label = WorkerLabel { worker: worker.url.to_string() };
+        self.in_flight.get_or_create(&label).set(i64::from(worker.in_flight));
+        self.open_sockets.get_or_create(&label).set(i64::from(worker.feeds.open_sockets));
+        let is_trusted = worker.load.trust(now, freshness).is_trusted();
+        self.is_trusted.get_or_create(&label).set(i64::from(is_trusted));
+        if is_trusted {
+            // A depth that must not be used is left out: a scraper would take it for the truth.
+            self.depth.get_or_create(&label).set(gauge(worker.load.depth()));
+        }
+        for (rank, report) in worker.load.reports().iter().enumerate() {
+            let Some(report) = report else { continue };
+            let label = RankLabel { worker: worker.url.to_string(), rank: rank as u64 };
+            self.running.get_or_create(&label).set(gauge(report.load.running));
+            self.waiting.get_or_create(&label).set(gauge(report.load.waiting));
+            self.used_tokens.get_or_create(&label).set(gauge(report.load.used_tokens));
+            let age = now.saturating_duration_since(report.received_at);
+            self.report_age.get_or_create(&label).set(age.as_secs_f64());
+        }
+    }
+
+    fn into_registry(self) -> Registry {
+        let mut r = Registry::with_prefix("fathom");
+        r.register("workers", "Workers by state", self.workers);
+        r.register("worker_in_flight", "Requests of this router that have not ended", self.in_flight);
+        r.register("worker_engine_depth", "Reported queue depth plus own dispatches since, where trusted", self.depth);
+        r.register("worker_load_trusted", "1 where every rank's report is there and fresh", self.is_trusted);
+        r.register("worker_open_feed_sockets", "Open feed sockets", self.open_sockets);
+        r.register("rank_running_requests", "Running requests as reported", self.running);
+        r.register("rank_waiting_requests", "Waiting requests as reported", self.waiting);
+        r.register("rank_used_tokens", "KV tokens in use as reported", self.used_tokens);
+        r.register("rank_report_age_seconds", "Age of the rank's last report", self.report_age);
+        r
+    }
+}
+
+fn gauge(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}

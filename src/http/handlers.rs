@@ -1,0 +1,120 @@
+//! Forwarded requests: read, look at, hand to the proxy.
+
+use std::sync::Arc;
+
+use actix_web::http::header::CONTENT_LENGTH;
+use actix_web::{HttpRequest, HttpResponse, web};
+use bytes::Bytes;
+
+use crate::clock;
+use crate::error::RouteError;
+use crate::http::body;
+use crate::http::headers::to_engine;
+use crate::http::proxy::{Outgoing, route};
+use crate::http::{Edge, respond};
+use crate::logic::request::RequestFacts;
+use crate::wire::openai::peek_request;
+
+/// What a route says of the requests that it takes. Kept as the route's own data.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct EngineRoute {
+    pattern: &'static str,
+    is_json: bool,
+}
+
+impl EngineRoute {
+    /// The route of a path whose body must be a JSON object.
+    pub(super) fn json(pattern: &'static str) -> Self {
+        Self { pattern, is_json: true }
+    }
+
+    /// The route of paths whose body may be anything.
+    pub(super) fn any(pattern: &'static str) -> Self {
+        Self { pattern, is_json: false }
+    }
+}
+
+/// Forwards a request to the worker that is decided on.
+pub(super) async fn forward(request: HttpRequest, payload: web::Payload, edge: web::Data<Edge>) -> HttpResponse {
+    match try_forward(&request, payload, &edge).await {
+        Ok(response) => response,
+        Err(error) => respond::error(error, &edge.ports.telemetry),
+    }
+}
+
+async fn try_forward(request: &HttpRequest, payload: web::Payload, edge: &Edge) -> Result<HttpResponse, RouteError> {
+    let arrived_at = clock::now();
+    let pass = edge.ports.gate.enter(&edge.ports.telemetry)?;
+    let announced = request.headers().get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
+    let body = body::read(payload, announced, edge.ports.settings.max_body_bytes).await?;
+    let route_data = request.app_data::<EngineRoute>().copied().unwrap_or(EngineRoute::any("/"));
+    let facts = facts_of(&body, route_data)?;
+    let outgoing = Outgoing {
+        method: method_of(request)?,
+        target: engine_target(request, route_data.pattern)?,
+        headers: to_engine(request.headers(), edge.ports.settings.forward_authorization),
+        body,
+        arrived_at,
+    };
+    route(edge, facts, outgoing, pass).await
+}
+
+fn facts_of(body: &Bytes, route: EngineRoute) -> Result<RequestFacts, RouteError> {
+    match peek_request(body) {
+        Ok(peek) => Ok(RequestFacts { model: peek.model.map(Arc::from), ..RequestFacts::default() }),
+        Err(_) if route.is_json => Err(RouteError::InvalidBody),
+        Err(_) => Ok(RequestFacts::default()),
+    }
+}
+
+fn method_of(request: &HttpRequest) -> Result<hyper::Method, RouteError> {
+    hyper::Method::from_bytes(request.method().as_str().as_bytes()).map_err(|_| RouteError::InvalidPath)
+}
+
+/// The path and query at the engine: those of the request without the scope that the router is mounted at.
+fn engine_target(request: &HttpRequest, pattern: &str) -> Result<String, RouteError> {
+    let whole_pattern = request.match_pattern().unwrap_or_default();
+    let scope = whole_pattern.strip_suffix(pattern).unwrap_or_default();
+    let path = without_segments(request.uri().path(), scope.matches('/').count());
+    if path.split('/').any(is_dot_segment) {
+        // An engine would resolve it, and so answer for a path that this route does not stand for.
+        return Err(RouteError::InvalidPath);
+    }
+    Ok(match request.uri().query() {
+        Some(query) => format!("{path}?{query}"),
+        None => path.to_owned(),
+    })
+}
+
+fn without_segments(path: &str, num_segments: usize) -> &str {
+    let mut rest = path;
+    for _ in 0..num_segments {
+        rest = rest.get(1..).and_then(|tail| tail.find('/').map(|slash| &tail[slash..])).unwrap_or(rest);
+    }
+    rest
+}
+
+fn is_dot_segment(segment: &str) -> bool {
+    let plain = segment.to_ascii_lowercase().replace("%2e", ".");
+    plain == "." || plain == ".."
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{is_dot_segment, without_segments};
+
+    #[test]
+    fn the_scope_is_cut_off_by_segments() {
+        assert_eq!(without_segments("/v1/chat", 0), "/v1/chat");
+        assert_eq!(without_segments("/llm/v1/chat", 1), "/v1/chat");
+        assert_eq!(without_segments("/a/tenant-7/v1/chat", 2), "/v1/chat");
+    }
+
+    #[test]
+    fn dot_segments_are_seen_through_their_encoding() {
+        for segment in [".", "..", "%2e%2E", ".%2e"] {
+            assert!(is_dot_segment(segment), "{segment}");
+        }
+        assert!(!is_dot_segment("gpt-4.1"));
+    }
+}

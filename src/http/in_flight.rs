@@ -1,0 +1,62 @@
+//! How many requests are open, with a limit, and whether new ones are let in.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use crate::error::RouteError;
+use crate::telemetry::Telemetry;
+
+/// The gate that every forwarded request passes. Shared by all HTTP threads.
+#[derive(Debug)]
+pub(crate) struct Gate {
+    num_open: AtomicUsize,
+    max_open: usize,
+    is_draining: AtomicBool,
+}
+
+impl Gate {
+    pub(crate) fn new(max_open: usize) -> Self {
+        Self { num_open: AtomicUsize::new(0), max_open, is_draining: AtomicBool::new(false) }
+    }
+
+    /// Lets no new request in from now on.
+    pub(crate) fn drain(&self) {
+        self.is_draining.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        self.is_draining.load(Ordering::SeqCst)
+    }
+
+    /// Returns the number of requests that are open.
+    pub(crate) fn num_open(&self) -> usize {
+        self.num_open.load(Ordering::SeqCst)
+    }
+
+    /// Lets a request in until the pass is dropped.
+    pub(super) fn enter(self: &Arc<Self>, telemetry: &Telemetry) -> Result<Pass, RouteError> {
+        if self.is_draining() {
+            return Err(RouteError::ShuttingDown);
+        }
+        if self.num_open.fetch_add(1, Ordering::SeqCst) >= self.max_open {
+            self.num_open.fetch_sub(1, Ordering::SeqCst);
+            return Err(RouteError::Overloaded);
+        }
+        telemetry.open_requests.inc();
+        Ok(Pass { gate: Arc::clone(self), telemetry: telemetry.clone() })
+    }
+}
+
+/// One open request. It travels with the response's body, so it ends with the last byte or with the client.
+#[derive(Debug)]
+pub(super) struct Pass {
+    gate: Arc<Gate>,
+    telemetry: Telemetry,
+}
+
+impl Drop for Pass {
+    fn drop(&mut self) {
+        self.gate.num_open.fetch_sub(1, Ordering::SeqCst);
+        self.telemetry.open_requests.dec();
+    }
+}

@@ -1,0 +1,61 @@
+//! The HTTP edge: the route table, and what its handlers share.
+
+use std::sync::Arc;
+
+use actix::prelude::Recipient;
+use actix_web::web::{self, ServiceConfig};
+
+use crate::config::HttpSettings;
+use crate::messages::{SelectWorker, ShowFleet};
+use crate::telemetry::Telemetry;
+use crate::upstream::EngineClient;
+
+mod admin;
+mod body;
+mod fleet_metrics;
+mod handlers;
+mod headers;
+mod in_flight;
+mod proxy;
+mod respond;
+
+pub(crate) use in_flight::Gate;
+
+/// Paths that are forwarded with a JSON body, which must name the model where the interface has one.
+const JSON_PATHS: [&str; 4] = ["/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/generate"];
+/// Everything else below `/v1` is passed through, tracked like the rest.
+const OTHER_PATHS: &str = "/v1/{path:.*}";
+
+/// What the edge needs of the rest of the router. Shared by all HTTP threads.
+#[derive(Debug, Clone)]
+pub(crate) struct EdgePorts {
+    pub(crate) selector: Recipient<SelectWorker>,
+    pub(crate) fleet: Recipient<ShowFleet>,
+    pub(crate) gate: Arc<Gate>,
+    pub(crate) telemetry: Telemetry,
+    pub(crate) settings: HttpSettings,
+    pub(crate) freshness: std::time::Duration,
+}
+
+/// What the handlers of one HTTP thread share.
+#[derive(Debug)]
+struct Edge {
+    ports: EdgePorts,
+    client: EngineClient,
+}
+
+/// Adds the router's routes, at whatever scope `services` stands for. Called once on each HTTP thread.
+pub(crate) fn add_routes(services: &mut ServiceConfig, ports: EdgePorts, client: EngineClient) {
+    services.app_data(web::Data::new(Edge { ports, client }));
+    services
+        .route("/healthz", web::get().to(admin::healthz))
+        .route("/readyz", web::get().to(admin::readyz))
+        .route("/metrics", web::get().to(admin::metrics))
+        .route("/workers", web::get().to(admin::workers))
+        .route("/v1/models", web::get().to(admin::models));
+    for path in JSON_PATHS {
+        services.service(web::resource(path).app_data(handlers::EngineRoute::json(path)).route(web::post().to(handlers::forward)));
+    }
+    let others = web::resource(OTHER_PATHS).app_data(handlers::EngineRoute::any(OTHER_PATHS));
+    services.service(others.route(web::route().to(handlers::forward)));
+}

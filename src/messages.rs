@@ -1,0 +1,449 @@
+//! Every message that crosses an actor boundary, grouped by receiver. This is the extension contract: an actor that handles the
+//! messages of a port can stand in for the built-in one.
+//!
+//! | port | receives | built-in |
+//! |---|---|---|
+//! | selection | [`SelectWorker`], [`WorkersChanged`] | `SelectorActor` |
+//! | worker | [`Collect`], [`Reserve`], [`RequestFinished`], [`Describe`], [`SetReadiness`], [`Drain`], [`Stop`] | `WorkerActor` |
+//! | registry | [`EndpointsChanged`], [`ReportTrouble`], [`ShowFleet`], [`Shutdown`] | `RegistryActor` |
+//! | events | [`RouterEvent`] | none |
+
+use std::fmt;
+use std::sync::Arc;
+
+use actix::prelude::{Message, Recipient};
+
+use crate::logic::decide::NoWorker;
+use crate::logic::endpoint::{Endpoint, Readiness, Secret, WorkerFacts, WorkerUrl};
+use crate::logic::health::WorkerState;
+use crate::logic::ids::{DecisionId, DpRank, WorkerId};
+use crate::logic::load::RankLoad;
+use crate::logic::price::Basis;
+use crate::logic::request::RequestFacts;
+use crate::logic::round::Token;
+use crate::logic::snapshot::WorkerSnapshot;
+
+// ---- to the selector ------------------------------------------------------------------------------------------------------
+
+/// Asks where a request goes.
+///
+/// Sent by the HTTP edge once per request. The built-in selector answers from a round of questions that started after this
+/// message arrived. Whoever asks may go away: a decision that cannot be delivered releases its reservation by itself. Without an
+/// answer the edge tells the client that the router is unavailable.
+#[derive(Debug, Clone, Message)]
+#[rtype(result = "Result<Decision, NoWorker>")]
+pub struct SelectWorker {
+    /// The request.
+    pub request: RequestFacts,
+}
+
+/// Tells which workers there are. Always the full set, ordered by id. Sent by the registry after each change.
+#[derive(Debug, Clone, Message)]
+#[rtype(result = "()")]
+pub struct WorkersChanged {
+    /// All of them, in every state.
+    pub workers: Arc<[Arc<WorkerPorts>]>,
+}
+
+// ---- to a worker ----------------------------------------------------------------------------------------------------------
+
+/// Asks a worker for its frozen snapshot. The answer goes into the token, or the token is dropped: both count as an answer.
+///
+/// Sent by the selector at the start of each round, which waits for at most the round deadline. A worker that does not answer in
+/// time is not a candidate in that round, and later rounds do not wait for it until it answers again.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct Collect(pub Token);
+
+/// Tells a worker that a request is about to be sent to it. Arrives before any [`Collect`] of a later round.
+#[derive(Debug, Clone, Copy, Message)]
+#[rtype(result = "()")]
+pub struct Reserve {
+    /// Which request.
+    pub decision: DecisionId,
+}
+
+/// Tells a worker how a request that was reserved at it ended. Sent exactly once per [`Reserve`].
+#[derive(Debug, Clone, Copy, Message)]
+#[rtype(result = "()")]
+pub struct RequestFinished {
+    /// Which request.
+    pub decision: DecisionId,
+    /// How it ended.
+    pub outcome: Outcome,
+}
+
+/// How a request ended at one worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Outcome {
+    /// The engine's answer was passed on to its end, whatever its status.
+    Completed,
+    /// The client left first. Not the worker's doing.
+    ClientGone,
+    /// The engine could not be reached, or the connection ended before the first byte of an answer.
+    Unreachable,
+    /// The engine's answer broke off after its first byte.
+    BrokeOff,
+    /// The engine sent no answer within the header timeout.
+    TimedOut,
+    /// The request was never sent: it was cancelled between decision and dispatch.
+    NotSent,
+}
+
+impl Outcome {
+    /// Every outcome, for counters that show zeros too.
+    pub const ALL: [Self; 6] =
+        [Self::Completed, Self::ClientGone, Self::Unreachable, Self::BrokeOff, Self::TimedOut, Self::NotSent];
+
+    /// Returns the name used in metrics and logs.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Completed => "completed",
+            Self::ClientGone => "client_gone",
+            Self::Unreachable => "unreachable",
+            Self::BrokeOff => "broke_off",
+            Self::TimedOut => "timed_out",
+            Self::NotSent => "not_sent",
+        }
+    }
+}
+
+/// Tells a worker what its engine serves and where it publishes. Sent by the registry each time the engine was asked with
+/// success; the first one makes the worker take traffic.
+#[derive(Debug, Clone, Message)]
+#[rtype(result = "()")]
+pub struct Describe(pub Arc<WorkerFacts>);
+
+/// Tells a worker whether the platform calls it ready. Its load and cache state stay.
+#[derive(Debug, Clone, Copy, Message)]
+#[rtype(result = "()")]
+pub struct SetReadiness(pub Readiness);
+
+/// Gives a worker a load report that came by another way than its own sockets.
+#[derive(Debug, Clone, Copy, Message)]
+#[rtype(result = "()")]
+pub struct ReportLoad {
+    /// The rank that it is about.
+    pub rank: DpRank,
+    /// What was measured.
+    pub load: RankLoad,
+}
+
+/// Tells a worker to take no new requests.
+#[derive(Debug, Clone, Copy, Message)]
+#[rtype(result = "()")]
+pub struct Drain;
+
+/// Tells a worker to end: close its sockets and stop. Requests that still run finish without it.
+#[derive(Debug, Clone, Copy, Message)]
+#[rtype(result = "()")]
+pub struct Stop;
+
+// ---- to the registry ------------------------------------------------------------------------------------------------------
+
+/// Tells the registry the full set of endpoints that one discovery source wants. Sets of several sources are united.
+#[derive(Debug, Clone, Message)]
+#[rtype(result = "()")]
+pub struct EndpointsChanged {
+    /// The source's own name; a later set of the same name takes the place of this one.
+    pub source: Arc<str>,
+    /// Everything that it wants.
+    pub endpoints: Vec<Endpoint>,
+}
+
+/// Tells the registry that a worker needs looking at.
+#[derive(Debug, Clone, Copy, Message)]
+#[rtype(result = "()")]
+pub struct ReportTrouble {
+    /// Which.
+    pub worker: WorkerId,
+    /// What was seen.
+    pub trouble: Trouble,
+}
+
+/// What may be wrong with a worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Trouble {
+    /// Its actor has not answered for many rounds: replace it.
+    Unresponsive,
+    /// Its engine could not be reached several times: ask it again soon.
+    EngineUnreachable,
+}
+
+/// Asks for the whole fleet, frozen now, in order of ids.
+#[derive(Debug, Clone, Copy, Message)]
+#[rtype(result = "Vec<FleetMember>")]
+pub struct ShowFleet;
+
+/// One worker as the registry knows it.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct FleetMember {
+    /// Who.
+    pub id: WorkerId,
+    /// Where.
+    pub url: WorkerUrl,
+    /// What it said just now; `None` where its actor did not answer in time.
+    pub snapshot: Option<Arc<WorkerSnapshot>>,
+    /// What became of asking its engine.
+    pub introspection: Introspection,
+}
+
+/// What became of asking an engine what it serves and where it publishes.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Introspection {
+    /// The first answer is still awaited.
+    #[default]
+    Asking,
+    /// It answered.
+    Answered,
+    /// It wants a key that it was not given.
+    Unauthorized,
+    /// The last attempt failed. The text is for the operator and holds nothing of the engine's answer.
+    Failed(Arc<str>),
+}
+
+/// Tells the registry to stop every worker and then itself.
+#[derive(Debug, Clone, Copy, Message)]
+#[rtype(result = "()")]
+pub struct Shutdown;
+
+// ---- to observers ---------------------------------------------------------------------------------------------------------
+
+/// What happened, for observers. Sent with `try_send`: an observer whose mailbox is full misses events, and the miss is counted.
+#[derive(Debug, Clone, Message)]
+#[rtype(result = "()")]
+#[non_exhaustive]
+pub enum RouterEvent {
+    /// A worker was started for an endpoint.
+    WorkerStarted {
+        /// Its id.
+        worker: WorkerId,
+        /// Where it is.
+        url: WorkerUrl,
+    },
+    /// A worker takes traffic now, or no longer does.
+    WorkerStateChanged {
+        /// Which.
+        worker: WorkerId,
+        /// The state that it left.
+        from: WorkerState,
+        /// The state that it entered.
+        to: WorkerState,
+    },
+    /// A worker is gone, with all it knew.
+    WorkerRemoved {
+        /// Which.
+        worker: WorkerId,
+        /// Where it was.
+        url: WorkerUrl,
+    },
+    /// A request was given to a worker.
+    Decided(Arc<DecisionRecord>),
+    /// A request ended at a worker.
+    Finished {
+        /// Which request.
+        decision: DecisionId,
+        /// Where.
+        worker: WorkerId,
+        /// How.
+        outcome: Outcome,
+    },
+}
+
+/// One decision with everything that led to it: the same view, policy and seed give the same choice again.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct DecisionRecord {
+    /// The decision.
+    pub id: DecisionId,
+    /// Who was chosen.
+    pub worker: WorkerId,
+    /// Where that worker is.
+    pub url: WorkerUrl,
+    /// The policy's name.
+    pub policy: &'static str,
+    /// Why.
+    pub reason: &'static str,
+    /// What the loads were made of.
+    pub basis: Basis,
+    /// Seed of the random numbers.
+    pub seed: u64,
+    /// Every candidate with the load that it was priced at.
+    pub candidates: Vec<CandidateRecord>,
+}
+
+/// One candidate of a decision.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct CandidateRecord {
+    /// Its frozen snapshot.
+    pub snapshot: Arc<WorkerSnapshot>,
+    /// Its load on the decision's basis.
+    pub load: f64,
+    /// Whether its report could be used.
+    pub trust: crate::logic::load::Trust,
+    /// Age of its oldest report.
+    pub report_age: Option<std::time::Duration>,
+}
+
+// ---- what travels inside --------------------------------------------------------------------------------------------------
+
+/// The doors of one worker, whoever built it. Shared behind an `Arc`: copying a `Recipient` allocates.
+#[non_exhaustive]
+pub struct WorkerPorts {
+    /// Who.
+    pub id: WorkerId,
+    /// Where.
+    pub url: WorkerUrl,
+    /// The bearer key that its engine wants.
+    pub api_key: Option<Secret>,
+    /// Answers [`Collect`].
+    pub collect: Recipient<Collect>,
+    /// Receives [`Reserve`].
+    pub reserve: Recipient<Reserve>,
+    /// Receives [`RequestFinished`].
+    pub finished: Recipient<RequestFinished>,
+    /// Receives [`Describe`].
+    pub describe: Recipient<Describe>,
+    /// Receives [`SetReadiness`].
+    pub readiness: Recipient<SetReadiness>,
+    /// Receives [`ReportLoad`], where the worker takes reports from others.
+    pub report_load: Option<Recipient<ReportLoad>>,
+    /// Receives [`Drain`].
+    pub drain: Recipient<Drain>,
+    /// Receives [`Stop`].
+    pub stop: Recipient<Stop>,
+}
+
+impl WorkerPorts {
+    /// Returns the ports of an actor that handles every message of the worker port.
+    pub fn new<A>(id: WorkerId, endpoint: &Endpoint, worker: &actix::Addr<A>) -> Self
+    where
+        A: actix::Actor<Context = actix::Context<A>>
+            + actix::Handler<Collect>
+            + actix::Handler<Reserve>
+            + actix::Handler<RequestFinished>
+            + actix::Handler<Describe>
+            + actix::Handler<SetReadiness>
+            + actix::Handler<Drain>
+            + actix::Handler<Stop>,
+    {
+        Self {
+            id,
+            url: endpoint.url.clone(),
+            api_key: endpoint.overrides.api_key.clone(),
+            collect: worker.clone().recipient(),
+            reserve: worker.clone().recipient(),
+            finished: worker.clone().recipient(),
+            describe: worker.clone().recipient(),
+            readiness: worker.clone().recipient(),
+            report_load: None,
+            drain: worker.clone().recipient(),
+            stop: worker.clone().recipient(),
+        }
+    }
+
+    /// Adds the port through which others may report load.
+    #[must_use]
+    pub fn with_report_load(mut self, report_load: Recipient<ReportLoad>) -> Self {
+        self.report_load = Some(report_load);
+        self
+    }
+
+    /// Reserves a place at the worker. The place is held until the reservation is finished or dropped.
+    pub fn reserve(self: &Arc<Self>, decision: DecisionId) -> Reservation {
+        #[expect(clippy::disallowed_methods, reason = "a worker that is gone needs no account of its requests")]
+        self.reserve.do_send(Reserve { decision });
+        Reservation { decision, worker: Arc::clone(self), outcome: Outcome::NotSent }
+    }
+}
+
+impl fmt::Debug for WorkerPorts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WorkerPorts").field("id", &self.id).field("url", &self.url).finish_non_exhaustive()
+    }
+}
+
+/// One request's place at one worker. Dropping it in any way tells the worker that the request has ended, exactly once: the
+/// in-flight count cannot leak and cannot go below zero.
+pub struct Reservation {
+    decision: DecisionId,
+    worker: Arc<WorkerPorts>,
+    outcome: Outcome,
+}
+
+impl Reservation {
+    /// Sets how the request will have ended if nothing else is said before the drop.
+    pub fn presume(&mut self, outcome: Outcome) {
+        self.outcome = outcome;
+    }
+
+    /// Ends the request.
+    pub fn finish(mut self, outcome: Outcome) {
+        self.outcome = outcome;
+    }
+
+    /// Returns how the request will have ended if nothing else is said before the drop.
+    pub fn presumed(&self) -> Outcome {
+        self.outcome
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        #[expect(clippy::disallowed_methods, reason = "a worker that is gone needs no account; Drop cannot wait")]
+        self.worker.finished.do_send(RequestFinished { decision: self.decision, outcome: self.outcome });
+    }
+}
+
+impl fmt::Debug for Reservation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reservation").field("decision", &self.decision).finish_non_exhaustive()
+    }
+}
+
+/// Where a request goes.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Decision {
+    /// Identifies it in logs and answers.
+    pub id: DecisionId,
+    /// The worker chosen.
+    pub worker: Arc<WorkerPorts>,
+    /// The rank to address; `None` leaves it to the engine.
+    pub rank: Option<DpRank>,
+    /// Its place there.
+    pub reservation: Reservation,
+    /// Workers to try next if it fails before its first byte, best first. A place is reserved when one is tried.
+    pub fallbacks: Vec<Arc<WorkerPorts>>,
+    /// Why.
+    pub reason: &'static str,
+    /// What the loads were made of.
+    pub basis: Basis,
+}
+
+impl Decision {
+    /// Returns a decision for the worker and reserves its place there. For selectors outside this crate too.
+    pub fn new(id: DecisionId, worker: Arc<WorkerPorts>, reason: &'static str, basis: Basis) -> Self {
+        let reservation = worker.reserve(id);
+        Self { id, worker, rank: None, reservation, fallbacks: Vec::new(), reason, basis }
+    }
+
+    /// Names the workers to try next.
+    #[must_use]
+    pub fn with_fallbacks(mut self, fallbacks: Vec<Arc<WorkerPorts>>) -> Self {
+        self.fallbacks = fallbacks;
+        self
+    }
+
+    /// Names the rank to address.
+    #[must_use]
+    pub fn with_rank(mut self, rank: Option<DpRank>) -> Self {
+        self.rank = rank;
+        self
+    }
+}

@@ -1,0 +1,285 @@
+//! The composition root: which actors there are, how they are wired, in which order they start and stop.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix::WeakRecipient;
+use actix::prelude::{Actor, Addr, Arbiter, AsyncContext, Context, Recipient};
+use actix_web::web::ServiceConfig;
+
+use crate::actors::{
+    Observers, RegistryActor, RegistrySettings, SelectorActor, SelectorSettings, SetSelector, StaticDiscovery, WorkerContext,
+    WorkerFactory, WorkerSettings,
+};
+use crate::clock;
+use crate::config::RouterConfig;
+use crate::error::StartError;
+use crate::http::{EdgePorts, Gate, add_routes};
+use crate::logic::endpoint::Endpoint;
+use crate::logic::ids::WorkerId;
+use crate::logic::policy::Policy;
+use crate::logic::price::PriceRules;
+use crate::messages::{
+    EndpointsChanged, FleetMember, RouterEvent, SelectWorker, ShowFleet, Shutdown, WorkerPorts, WorkersChanged,
+};
+use crate::telemetry::Telemetry;
+use crate::upstream::EngineClient;
+
+/// How often a draining router looks whether its requests have ended.
+const DRAIN_POLL: Duration = Duration::from_millis(20);
+/// How long the registry may take to stop its workers.
+const STOP_TIMEOUT: Duration = Duration::from_secs(2);
+
+type DiscoveryStart = Box<dyn FnOnce(Recipient<EndpointsChanged>) + Send>;
+
+/// The doors of a selector of your own.
+#[derive(Debug, Clone)]
+pub struct SelectorPorts {
+    select: Recipient<SelectWorker>,
+    workers_changed: Option<Recipient<WorkersChanged>>,
+}
+
+impl SelectorPorts {
+    /// Returns the ports of a selector that is told nothing of the fleet.
+    pub fn new(select: Recipient<SelectWorker>) -> Self {
+        Self { select, workers_changed: None }
+    }
+
+    /// Adds where to tell which workers there are.
+    #[must_use]
+    pub fn with_workers(mut self, workers_changed: Recipient<WorkersChanged>) -> Self {
+        self.workers_changed = Some(workers_changed);
+        self
+    }
+}
+
+/// Entry point: [`Router::builder`].
+#[derive(Debug)]
+pub struct Router;
+
+impl Router {
+    /// Returns a builder with the default configuration.
+    pub fn builder() -> RouterBuilder {
+        RouterBuilder::default()
+    }
+}
+
+/// Collects what a router is made of, and starts it.
+#[derive(Default)]
+pub struct RouterBuilder {
+    config: RouterConfig,
+    policy: Option<Arc<dyn Policy>>,
+    selector: Option<SelectorPorts>,
+    worker_factory: Option<WorkerFactory>,
+    discovery: Vec<DiscoveryStart>,
+    observers: Vec<WeakRecipient<RouterEvent>>,
+}
+
+impl fmt::Debug for RouterBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RouterBuilder").field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
+impl RouterBuilder {
+    /// Sets the configuration. Its workers become the first discovery source.
+    #[must_use]
+    pub fn config(mut self, config: RouterConfig) -> Self {
+        self.config = config;
+        self
+    }
+
+    /// Uses a policy of your own in place of the configured one.
+    #[must_use]
+    pub fn policy(mut self, policy: impl Policy + 'static) -> Self {
+        self.policy = Some(Arc::new(policy));
+        self
+    }
+
+    /// Uses an actor of your own in place of the built-in selector.
+    #[must_use]
+    pub fn selector(mut self, ports: SelectorPorts) -> Self {
+        self.selector = Some(ports);
+        self
+    }
+
+    /// Builds workers by a function of your own, called on the registry's thread.
+    #[must_use]
+    pub fn worker_factory(
+        mut self,
+        factory: impl Fn(WorkerId, &Endpoint, WorkerContext) -> WorkerPorts + Send + Sync + 'static,
+    ) -> Self {
+        self.worker_factory = Some(Arc::new(factory));
+        self
+    }
+
+    /// Adds a discovery source: `start` is called on the router's thread with the recipient to which the source sends its full
+    /// sets. An actor that it starts there lives until the router stops.
+    #[must_use]
+    pub fn discovery(mut self, start: impl FnOnce(Recipient<EndpointsChanged>) + Send + 'static) -> Self {
+        self.discovery.push(Box::new(start));
+        self
+    }
+
+    /// Sends what happens to an observer, as long as the observer lives and has room.
+    #[must_use]
+    pub fn subscribe(mut self, observer: WeakRecipient<RouterEvent>) -> Self {
+        self.observers.push(observer);
+        self
+    }
+
+    /// Starts the actors on a thread of their own. Must be called inside an actix system.
+    ///
+    /// # Errors
+    /// Where the configuration is refused, or an actor ended before it had started.
+    pub async fn start(self) -> Result<RouterHandle, StartError> {
+        self.config.check()?;
+        let telemetry = Telemetry::new();
+        let observers = Observers::new(self.observers);
+        let seed = self.config.seed.unwrap_or_else(clock::start_seed);
+        tracing::info!(seed, policy = self.config.policy.name(), num_workers = self.config.workers.len(), "router starts");
+        let arbiter = Arbiter::new();
+        let registry = start_registry(&arbiter, &self.config, self.worker_factory, &observers, &telemetry);
+        let selector = match self.selector {
+            Some(ports) => ports,
+            None => {
+                let policy = self.policy.unwrap_or_else(|| self.config.policy.build(self.config.cache_aware));
+                start_selector(&arbiter, &self.config, policy, seed, &registry, &observers, &telemetry)
+            }
+        };
+        if let Some(workers_changed) = selector.workers_changed {
+            registry.send(SetSelector(workers_changed)).await.map_err(|_| StartError::Actor("registry"))?;
+        }
+        start_discovery(&arbiter, self.config.workers.clone(), self.discovery, &registry);
+        let ports = EdgePorts {
+            selector: selector.select,
+            fleet: registry.clone().recipient(),
+            gate: Arc::new(Gate::new(self.config.http.max_concurrent_requests)),
+            telemetry,
+            settings: self.config.http,
+            freshness: self.config.load.freshness,
+        };
+        Ok(RouterHandle { config: Arc::new(self.config), ports, registry, arbiter: arbiter.handle() })
+    }
+}
+
+fn start_registry(
+    arbiter: &Arbiter,
+    config: &RouterConfig,
+    worker_factory: Option<WorkerFactory>,
+    observers: &Observers,
+    telemetry: &Telemetry,
+) -> Addr<RegistryActor> {
+    let settings = RegistrySettings {
+        introspection: config.introspection,
+        upstream: config.upstream.clone(),
+        round_deadline: config.round_deadline,
+        worker_factory: worker_factory.unwrap_or_else(RegistrySettings::built_in_workers),
+    };
+    let worker_settings =
+        WorkerSettings { load: config.load, eject_after_unreachable: config.eject_after_unreachable };
+    let (observers, telemetry) = (observers.clone(), telemetry.clone());
+    RegistryActor::start_in_arbiter(&arbiter.handle(), move |ctx: &mut Context<RegistryActor>| {
+        let context = WorkerContext::new(worker_settings, ctx.address().recipient(), observers, telemetry);
+        RegistryActor::new(settings, context)
+    })
+}
+
+fn start_selector(
+    arbiter: &Arbiter,
+    config: &RouterConfig,
+    policy: Arc<dyn Policy>,
+    seed: u64,
+    registry: &Addr<RegistryActor>,
+    observers: &Observers,
+    telemetry: &Telemetry,
+) -> SelectorPorts {
+    let price = PriceRules { basis: config.basis, freshness: config.load.freshness, ramp_up: config.load.ramp_up };
+    let settings = SelectorSettings { price, policy, round_deadline: config.round_deadline, seed };
+    let (registry, observers, telemetry) = (registry.clone().recipient(), observers.clone(), telemetry.clone());
+    let selector = SelectorActor::start_in_arbiter(&arbiter.handle(), move |_| {
+        SelectorActor::new(settings, registry, observers, telemetry)
+    });
+    SelectorPorts::new(selector.clone().recipient()).with_workers(selector.recipient())
+}
+
+fn start_discovery(arbiter: &Arbiter, workers: Vec<Endpoint>, sources: Vec<DiscoveryStart>, registry: &Addr<RegistryActor>) {
+    let recipient: Recipient<EndpointsChanged> = registry.clone().recipient();
+    arbiter.spawn_fn(move || {
+        StaticDiscovery::new(workers, recipient.clone()).start();
+        for start in sources {
+            start(recipient.clone());
+        }
+    });
+}
+
+/// A running router. Cheap to clone; the router runs until [`RouterHandle::stop`].
+#[derive(Clone)]
+pub struct RouterHandle {
+    config: Arc<RouterConfig>,
+    ports: EdgePorts,
+    registry: Addr<RegistryActor>,
+    arbiter: actix::ArbiterHandle,
+}
+
+impl fmt::Debug for RouterHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RouterHandle").field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
+impl RouterHandle {
+    /// Returns what `App::configure` takes: it adds the router's routes at that scope. Each HTTP thread that runs it gets an
+    /// engine client of its own.
+    ///
+    /// The server must be built with `h1_allow_half_closed(false)`, so that a client that leaves ends the engine's work at once,
+    /// and with `tcp_nodelay(true)`, so that the first chunk of a stream leaves at once.
+    pub fn configure(&self) -> impl Fn(&mut ServiceConfig) + Clone + Send + 'static {
+        let (ports, upstream) = (self.ports.clone(), self.config.upstream.clone());
+        move |services: &mut ServiceConfig| add_routes(services, ports.clone(), EngineClient::new(&upstream))
+    }
+
+    /// Returns where to send full sets of endpoints under a source name of your own.
+    pub fn endpoints(&self) -> Recipient<EndpointsChanged> {
+        self.registry.clone().recipient()
+    }
+
+    /// Returns where to ask for decisions without the HTTP edge.
+    pub fn selector(&self) -> Recipient<SelectWorker> {
+        self.ports.selector.clone()
+    }
+
+    /// Returns the fleet, frozen now. Empty where the router has stopped.
+    pub async fn fleet(&self) -> Vec<FleetMember> {
+        self.registry.send(ShowFleet).await.unwrap_or_default()
+    }
+
+    /// Returns the router's counters.
+    pub fn telemetry(&self) -> &Telemetry {
+        &self.ports.telemetry
+    }
+
+    /// Lets no new request in: `/readyz` answers 503 and forwarded paths answer 503 from now on.
+    pub fn drain(&self) {
+        self.ports.gate.drain();
+    }
+
+    /// Drains, waits for open requests until the drain timeout, then stops discovery, workers and selector.
+    pub async fn stop(self) {
+        self.drain();
+        let deadline = clock::now() + self.config.drain_timeout;
+        while self.ports.gate.num_open() > 0 && clock::now() < deadline {
+            tokio::time::sleep(DRAIN_POLL).await;
+        }
+        let num_cut = self.ports.gate.num_open();
+        if num_cut > 0 {
+            tracing::warn!(num_cut, "requests still run at the end of the drain timeout");
+        }
+        if tokio::time::timeout(STOP_TIMEOUT, self.registry.send(Shutdown)).await.is_err() {
+            tracing::warn!("the registry did not stop in time");
+        }
+        self.arbiter.stop();
+        tracing::info!("router stopped");
+    }
+}

@@ -1,0 +1,166 @@
+//! Names of metrics and log fields, and the router's own counters.
+//!
+//! Each router has a registry of its own, so that two of them in one process do not add up. Labels come from closed sets; what a
+//! worker is called appears only in series that are made from the live fleet at each scrape, so that they vanish with it.
+
+use std::sync::Arc;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::{encode_eof, encode_registry};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+
+/// Names of log fields.
+pub mod field {
+    /// A worker's id.
+    pub const WORKER: &str = "worker";
+}
+
+/// Upper bounds in seconds of the time to the first byte of an answer.
+const FIRST_BYTE_BUCKETS: [f64; 14] =
+    [0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0];
+
+/// Labels of a decision.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct DecisionLabels {
+    /// The policy's name.
+    pub policy: &'static str,
+    /// The policy's reason.
+    pub reason: &'static str,
+    /// What the loads were made of.
+    pub basis: &'static str,
+}
+
+/// One label from a closed set.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct Kind {
+    /// The kind counted.
+    pub kind: &'static str,
+}
+
+/// The counters of one router. Cheap to clone; clones count into the same registry.
+#[derive(Clone)]
+pub struct Telemetry {
+    registry: Arc<Registry>,
+    /// Decisions by policy, reason and basis.
+    pub decisions: Family<DecisionLabels, Counter>,
+    /// Requests for which no worker could be chosen, by cause.
+    pub no_worker: Family<Kind, Counter>,
+    /// Decisions that were priced by in-flight although a candidate advertises load.
+    pub fallback_decisions: Counter,
+    /// 1 while the last decision was such a one.
+    pub fleet_on_fallback: Gauge,
+    /// Rounds of questions.
+    pub rounds: Counter,
+    /// Answers that were missing when a round had to decide.
+    pub round_misses: Counter,
+    /// Policies that panicked or named nobody.
+    pub policy_faults: Counter,
+    /// Load frames taken.
+    pub load_frames: Counter,
+    /// Load frames that could not be used, by reason.
+    pub bad_load_frames: Family<Kind, Counter>,
+    /// Silent or failed feed sockets opened again.
+    pub feed_reopens: Counter,
+    /// Times an engine was asked what it serves, by result.
+    pub introspections: Family<Kind, Counter>,
+    /// Worker actors replaced, by cause.
+    pub worker_replacements: Family<Kind, Counter>,
+    /// Events that an observer missed because its mailbox was full.
+    pub observer_misses: Counter,
+    /// Requests that ended at a worker, by outcome.
+    pub requests: Family<Kind, Counter>,
+    /// Requests sent to a fallback after another worker failed.
+    pub fallback_dispatches: Counter,
+    /// Answers that the router itself gave instead of a worker, by error code.
+    pub router_errors: Family<Kind, Counter>,
+    /// Requests being handled now.
+    pub open_requests: Gauge,
+    /// Seconds from a request's arrival to the first byte of the answer.
+    pub first_byte_seconds: Histogram,
+}
+
+impl std::fmt::Debug for Telemetry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Telemetry").finish_non_exhaustive()
+    }
+}
+
+impl Default for Telemetry {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Telemetry {
+    /// Returns counters at zero, registered.
+    pub fn new() -> Self {
+        let mut telemetry = Self {
+            registry: Arc::default(),
+            decisions: Family::default(),
+            no_worker: Family::default(),
+            fallback_decisions: Counter::default(),
+            fleet_on_fallback: Gauge::default(),
+            rounds: Counter::default(),
+            round_misses: Counter::default(),
+            policy_faults: Counter::default(),
+            load_frames: Counter::default(),
+            bad_load_frames: Family::default(),
+            feed_reopens: Counter::default(),
+            introspections: Family::default(),
+            worker_replacements: Family::default(),
+            observer_misses: Counter::default(),
+            requests: Family::default(),
+            fallback_dispatches: Counter::default(),
+            router_errors: Family::default(),
+            open_requests: Gauge::default(),
+            first_byte_seconds: Histogram::new(FIRST_BYTE_BUCKETS),
+        };
+        telemetry.registry = Arc::new(telemetry.register());
+        telemetry
+    }
+
+    /// Adds one to the counter of the kind.
+    pub fn count(family: &Family<Kind, Counter>, kind: &'static str) {
+        family.get_or_create(&Kind { kind }).inc();
+    }
+
+    /// Renders this router's counters, followed by the series of `fleet`, in the OpenMetrics text format.
+    pub fn render(&self, fleet: &Registry) -> String {
+        let mut text = String::new();
+        // Writing into a String cannot fail; a half-written page would still be readable up to that point.
+        let written = encode_registry(&mut text, &self.registry)
+            .and_then(|()| encode_registry(&mut text, fleet))
+            .and_then(|()| encode_eof(&mut text));
+        debug_assert!(written.is_ok());
+        text
+    }
+
+    fn register(&self) -> Registry {
+        let mut r = Registry::with_prefix("fathom");
+        r.register("decisions", "Decisions by policy, reason and basis", self.decisions.clone());
+        r.register("no_worker", "Requests for which no worker could be chosen, by cause", self.no_worker.clone());
+        let help = "Decisions priced by in-flight although a candidate advertises load";
+        r.register("fallback_decisions", help, self.fallback_decisions.clone());
+        r.register("fleet_on_fallback", "1 while the last decision was such a one", self.fleet_on_fallback.clone());
+        r.register("rounds", "Rounds in which every worker was asked", self.rounds.clone());
+        r.register("round_misses", "Answers missing when a round had to decide", self.round_misses.clone());
+        r.register("policy_faults", "Policies that panicked or named nobody", self.policy_faults.clone());
+        r.register("load_frames", "Load frames taken", self.load_frames.clone());
+        r.register("bad_load_frames", "Load frames that could not be used, by reason", self.bad_load_frames.clone());
+        r.register("feed_reopens", "Silent or failed feed sockets opened again", self.feed_reopens.clone());
+        r.register("introspections", "Times an engine was asked, by result", self.introspections.clone());
+        r.register("worker_replacements", "Worker actors replaced, by cause", self.worker_replacements.clone());
+        r.register("observer_misses", "Events that an observer missed", self.observer_misses.clone());
+        r.register("requests", "Requests that ended at a worker, by outcome", self.requests.clone());
+        r.register("fallback_dispatches", "Requests sent on after a worker failed", self.fallback_dispatches.clone());
+        r.register("router_errors", "Answers the router gave itself, by code", self.router_errors.clone());
+        r.register("open_requests", "Requests being handled now", self.open_requests.clone());
+        let help = "Seconds from arrival to the first byte of the answer";
+        r.register("first_byte_seconds", help, self.first_byte_seconds.clone());
+        r
+    }
+}

@@ -1,0 +1,109 @@
+//! HTTP towards engines: one pooled client per thread, used for introspection and by the proxy.
+//!
+//! A client ties its pooled connections to the runtime that opened them, so it is built on the thread that uses it and never
+//! shared between threads.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
+use hyper::header::{ACCEPT, AUTHORIZATION, HeaderValue};
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::legacy::{Client, Error as ClientError};
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+
+use crate::config::UpstreamSettings;
+
+/// The pooled client of one thread.
+#[derive(Debug, Clone)]
+pub(crate) struct EngineClient {
+    client: Client<HttpConnector, Full<Bytes>>,
+    response_header_timeout: Duration,
+}
+
+/// Why an engine gave no usable answer.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub(crate) enum UpstreamError {
+    /// No connection could be made; nothing was sent.
+    #[error("cannot connect")]
+    Connect(#[source] ClientError),
+    /// The connection ended before an answer began.
+    #[error("the connection ended before an answer")]
+    Request(#[source] ClientError),
+    /// No answer began in time.
+    #[error("no answer within {0:?}")]
+    Timeout(Duration),
+    /// The answer's body broke off, or is larger than it may be.
+    #[error("the body of the answer broke off or is too large")]
+    Body(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The engine answered with another status than 200.
+    #[error("status {0}")]
+    Status(StatusCode),
+    /// The request could not be built.
+    #[error("the request is invalid")]
+    Invalid(#[source] hyper::http::Error),
+}
+
+impl EngineClient {
+    /// Returns a client with an empty pool.
+    pub(crate) fn new(settings: &UpstreamSettings) -> Self {
+        let mut connector = HttpConnector::new();
+        connector.set_nodelay(true);
+        connector.set_connect_timeout(Some(settings.connect_timeout));
+        connector.set_keepalive(Some(Duration::from_secs(15)));
+        let client = Client::builder(TokioExecutor::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(settings.pool_idle_timeout)
+            .pool_max_idle_per_host(settings.max_idle_per_worker)
+            // An idle connection that the engine closed just now is replaced before anything of the request is written to it.
+            .retry_canceled_requests(true)
+            .build(connector);
+        Self { client, response_header_timeout: settings.response_header_timeout }
+    }
+
+    /// Sends the request and returns the answer once its head has arrived. Dropping the future, or the answer's body, closes the
+    /// connection, which is how an engine learns that nobody waits any more.
+    ///
+    /// # Errors
+    /// [`UpstreamError::Connect`] where nothing was sent; [`UpstreamError::Request`] and [`UpstreamError::Timeout`] where the
+    /// engine may have begun to work.
+    pub(crate) async fn send(&self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, UpstreamError> {
+        match tokio::time::timeout(self.response_header_timeout, self.client.request(request)).await {
+            Err(_) => Err(UpstreamError::Timeout(self.response_header_timeout)),
+            Ok(Ok(response)) => Ok(response),
+            Ok(Err(error)) if error.is_connect() => Err(UpstreamError::Connect(error)),
+            Ok(Err(error)) => Err(UpstreamError::Request(error)),
+        }
+    }
+
+    /// Fetches a small document.
+    ///
+    /// # Errors
+    /// Anything but a complete 200 answer of at most `max_bytes` within `timeout`.
+    pub(crate) async fn fetch(
+        &self,
+        url: &str,
+        api_key: Option<&str>,
+        timeout: Duration,
+        max_bytes: usize,
+    ) -> Result<Bytes, UpstreamError> {
+        let mut request = Request::builder().method(Method::GET).uri(url).header(ACCEPT, "application/json");
+        if let Some(mut value) = api_key.and_then(|key| HeaderValue::try_from(format!("Bearer {key}")).ok()) {
+            value.set_sensitive(true);
+            request = request.header(AUTHORIZATION, value);
+        }
+        let request = request.body(Full::default()).map_err(UpstreamError::Invalid)?;
+        let fetched = tokio::time::timeout(timeout, async {
+            let response = self.send(request).await?;
+            if response.status() != StatusCode::OK {
+                return Err(UpstreamError::Status(response.status()));
+            }
+            let body = Limited::new(response.into_body(), max_bytes).collect().await.map_err(UpstreamError::Body)?;
+            Ok(body.to_bytes())
+        });
+        fetched.await.unwrap_or(Err(UpstreamError::Timeout(timeout)))
+    }
+}
