@@ -1,0 +1,238 @@
+//! What a request body asks for, as far as the simulation cares: how much to read, how much to write, and in which shape.
+//!
+//! A prompt has one token per four characters, rounded up; prompts given as token ids count as they are. A body that is
+//! not a JSON object, or whose output length is not a number, is refused; everything else is accepted as it is.
+
+use serde_json::{Map, Value};
+use thiserror::Error;
+
+/// What SGLang generates when nothing limits it here.
+const DEFAULT_OUTPUT_TOKENS: u64 = 16;
+
+const CHARACTERS_PER_TOKEN: u64 = 4;
+
+/// The family of a route, which decides on the shapes of request and answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum CallKind {
+    Chat,
+    Completion,
+    Generate,
+    Embedding,
+    /// Any other route below `/v1`.
+    Echo,
+}
+
+impl CallKind {
+    pub(super) fn of_path(path: &str) -> Self {
+        match path {
+            "/v1/chat/completions" => Self::Chat,
+            "/v1/completions" => Self::Completion,
+            "/generate" => Self::Generate,
+            "/v1/embeddings" => Self::Embedding,
+            _ => Self::Echo,
+        }
+    }
+}
+
+/// In how many pieces the answer is wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Delivery {
+    Unary,
+    Stream,
+    StreamWithUsage,
+}
+
+/// Why a body cannot be served.
+#[derive(Debug, Error)]
+pub(super) enum BadCall {
+    #[error("the body is not valid JSON: {0}")]
+    Json(#[from] serde_json::Error),
+    #[error("the body is not a JSON object")]
+    NotAnObject,
+    #[error("{field} is not a non-negative integer: {value}")]
+    OutputTokens { field: &'static str, value: Value },
+}
+
+/// A request, reduced to what the simulation needs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Call {
+    pub(super) kind: CallKind,
+    /// The model that the request names, if it names one.
+    pub(super) model: Option<String>,
+    pub(super) prompt_tokens: u64,
+    pub(super) output_tokens: u64,
+    /// How many texts an embedding request holds; 1 for all others.
+    pub(super) num_inputs: usize,
+    pub(super) delivery: Delivery,
+}
+
+impl Call {
+    /// Reads the body of a request. An echo takes any body.
+    pub(super) fn parse(kind: CallKind, body: &[u8], max_output_tokens: u64) -> Result<Self, BadCall> {
+        if kind == CallKind::Echo {
+            return Ok(Self::without_output(kind, None, tokens_of(body.len() as u64), 1));
+        }
+        let Value::Object(fields) = serde_json::from_slice(body)? else { return Err(BadCall::NotAnObject) };
+        let model = fields.get("model").and_then(Value::as_str).map(str::to_owned);
+        let prompt = prompt_of(kind, &fields);
+        let prompt_tokens = prompt.map_or(0, num_tokens);
+        if kind == CallKind::Embedding {
+            return Ok(Self::without_output(kind, model, prompt_tokens, prompt.map_or(1, num_inputs)));
+        }
+        let output_tokens = output_tokens(&fields)?.min(max_output_tokens);
+        let delivery = delivery(&fields);
+        Ok(Self { kind, model, prompt_tokens, output_tokens, num_inputs: 1, delivery })
+    }
+
+    fn without_output(kind: CallKind, model: Option<String>, prompt_tokens: u64, num_inputs: usize) -> Self {
+        Self { kind, model, prompt_tokens, output_tokens: 0, num_inputs, delivery: Delivery::Unary }
+    }
+}
+
+fn prompt_of(kind: CallKind, fields: &Map<String, Value>) -> Option<&Value> {
+    match kind {
+        CallKind::Chat => fields.get("messages"),
+        CallKind::Completion => fields.get("prompt"),
+        CallKind::Generate => fields.get("text").or_else(|| fields.get("input_ids")),
+        CallKind::Embedding => fields.get("input"),
+        CallKind::Echo => None,
+    }
+}
+
+fn num_tokens(prompt: &Value) -> u64 {
+    let size = PromptSize::of(prompt);
+    tokens_of(size.characters) + size.token_ids
+}
+
+fn tokens_of(characters: u64) -> u64 {
+    characters.div_ceil(CHARACTERS_PER_TOKEN)
+}
+
+fn num_inputs(prompt: &Value) -> usize {
+    match prompt {
+        Value::Array(items) if !items.iter().all(Value::is_number) => items.len(),
+        _ => 1,
+    }
+}
+
+fn output_tokens(fields: &Map<String, Value>) -> Result<u64, BadCall> {
+    let sampling = fields.get("sampling_params").and_then(Value::as_object);
+    let limits = [
+        ("max_completion_tokens", fields.get("max_completion_tokens")),
+        ("max_tokens", fields.get("max_tokens")),
+        ("max_new_tokens", sampling.and_then(|sampling| sampling.get("max_new_tokens"))),
+    ];
+    for (field, value) in limits {
+        if let Some(value) = value.filter(|value| !value.is_null()) {
+            return value.as_u64().ok_or_else(|| BadCall::OutputTokens { field, value: value.clone() });
+        }
+    }
+    Ok(DEFAULT_OUTPUT_TOKENS)
+}
+
+fn delivery(fields: &Map<String, Value>) -> Delivery {
+    let is_set = |value: Option<&Value>| value.and_then(Value::as_bool).unwrap_or_default();
+    if !is_set(fields.get("stream")) {
+        return Delivery::Unary;
+    }
+    let usage = fields.get("stream_options").and_then(|options| options.get("include_usage"));
+    if is_set(usage) { Delivery::StreamWithUsage } else { Delivery::Stream }
+}
+
+/// What a prompt holds, at whatever depth: texts, message contents and content parts, token ids.
+#[derive(Debug, Default)]
+struct PromptSize {
+    characters: u64,
+    token_ids: u64,
+}
+
+impl PromptSize {
+    fn of(prompt: &Value) -> Self {
+        let mut size = Self::default();
+        size.add(prompt);
+        size
+    }
+
+    fn add(&mut self, value: &Value) {
+        match value {
+            Value::String(text) => self.characters += text.chars().count() as u64,
+            Value::Number(_) => self.token_ids += 1,
+            Value::Array(items) => items.iter().for_each(|item| self.add(item)),
+            Value::Object(fields) => {
+                ["content", "text"].iter().filter_map(|key| fields.get(*key)).for_each(|value| self.add(value));
+            }
+            Value::Null | Value::Bool(_) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(path: &str, body: &str) -> Call {
+        Call::parse(CallKind::of_path(path), body.as_bytes(), 1000).unwrap()
+    }
+
+    #[test]
+    fn prompts_are_measured_in_every_shape() {
+        let cases = [
+            ("/v1/completions", r#"{"prompt":"12345678"}"#, 2),
+            ("/v1/completions", r#"{"prompt":["1234","56789"]}"#, 3),
+            ("/v1/completions", r#"{"prompt":[7,8,9]}"#, 3),
+            ("/generate", r#"{"text":"1"}"#, 1),
+            ("/generate", r#"{"input_ids":[[1,2],[3]]}"#, 3),
+            ("/v1/embeddings", r#"{"input":"ÄÖÜß"}"#, 1),
+            ("/v1/chat/completions", r#"{"messages":[{"role":"system","content":"1234"},{"content":"5678"}]}"#, 2),
+            ("/v1/chat/completions", r#"{"messages":[{"content":[{"type":"text","text":"12345"}]}]}"#, 2),
+            ("/v1/rerank", "not json", 2),
+            ("/generate", "{}", 0),
+        ];
+        for (path, body, expected) in cases {
+            assert_eq!(parse(path, body).prompt_tokens, expected, "{path} {body}");
+        }
+    }
+
+    #[test]
+    fn the_output_length_is_found_under_every_name_and_limited() {
+        let cases = [
+            ("/v1/chat/completions", r#"{"max_completion_tokens":3,"max_tokens":4}"#, 3),
+            ("/v1/completions", r#"{"max_completion_tokens":null,"max_tokens":4}"#, 4),
+            ("/generate", r#"{"sampling_params":{"max_new_tokens":5}}"#, 5),
+            ("/generate", "{}", DEFAULT_OUTPUT_TOKENS),
+            ("/v1/completions", r#"{"max_tokens":1000000}"#, 1000),
+            ("/v1/embeddings", r#"{"input":"a","max_tokens":9}"#, 0),
+        ];
+        for (path, body, expected) in cases {
+            assert_eq!(parse(path, body).output_tokens, expected, "{path} {body}");
+        }
+    }
+
+    #[test]
+    fn the_delivery_follows_stream_and_its_options() {
+        let cases = [
+            ("{}", Delivery::Unary),
+            (r#"{"stream":false,"stream_options":{"include_usage":true}}"#, Delivery::Unary),
+            (r#"{"stream":true}"#, Delivery::Stream),
+            (r#"{"stream":true,"stream_options":{"include_usage":true}}"#, Delivery::StreamWithUsage),
+        ];
+        for (body, expected) in cases {
+            assert_eq!(parse("/v1/completions", body).delivery, expected, "{body}");
+        }
+    }
+
+    #[test]
+    fn embedding_inputs_are_counted_as_texts_and_not_as_token_ids() {
+        let cases = [(r#""a""#, 1), (r#"["a","b","c"]"#, 3), ("[1,2,3]", 1), ("[[1,2],[3]]", 2)];
+        for (input, expected) in cases {
+            assert_eq!(parse("/v1/embeddings", &format!(r#"{{"input":{input}}}"#)).num_inputs, expected, "{input}");
+        }
+    }
+
+    #[test]
+    fn bodies_that_cannot_be_served_are_refused() {
+        for body in ["", "{", "[]", r#"{"max_tokens":-1}"#, r#"{"max_tokens":"many"}"#] {
+            assert!(Call::parse(CallKind::Chat, body.as_bytes(), 1000).is_err(), "{body}");
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! The routes of the engine.
+//!
+//! Headers are sent when the prompt has been computed, as SGLang does: until then a handler waits, in the queue or in
+//! prefill. The server is told not to allow half-closed connections, since otherwise a client that leaves during that
+//! time would be noticed only at the first write.
+
+use std::cell::Cell;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix_web::dev::{Server, Service};
+use actix_web::http::StatusCode;
+use actix_web::http::header::{self, ContentType, HeaderName};
+use actix_web::middleware::DefaultHeaders;
+use actix_web::{App, HttpRequest, HttpResponse, HttpServer, web};
+use bytes::Bytes;
+use serde_json::json;
+use thiserror::Error;
+use tokio::sync::mpsc;
+
+use super::call::{BadCall, Call, CallKind, Delivery};
+use super::clock;
+use super::config::{BindScope, KvEvents};
+use super::cut;
+use super::error::SimError;
+use super::fault::{ResponseMode, ServerInfoMode};
+use super::generation::{Generation, Plan};
+use super::reply::{self, Reply};
+use super::scheduler::RankOutOfRange;
+use super::server_info;
+use super::slot::Slot;
+use super::state::EngineState;
+
+const ENGINE_HEADER: HeaderName = HeaderName::from_static("x-sim-engine");
+const RANK_HEADER: &str = "x-data-parallel-rank";
+
+/// The largest request body; a router must be able to forward long contexts.
+const MAX_BODY_BYTES: usize = 64 << 20;
+
+/// What a prefill that never ends takes in addition; timers stop at some decades.
+const FOREVER: Duration = Duration::MAX;
+
+/// How long a polite stop waits for running requests.
+const SHUTDOWN_TIMEOUT_SECONDS: u64 = 3;
+
+thread_local! {
+    /// Goes with the thread that serves an engine, after everything that ran on it: the server's own stop resolves
+    /// earlier, while connections are still open.
+    static SERVING: Cell<Option<mpsc::Sender<()>>> = const { Cell::new(None) };
+}
+
+/// A server that is bound and has to be polled.
+pub(super) struct Serving {
+    pub(super) address: SocketAddr,
+    pub(super) server: Server,
+    /// Yields `None` when the last connection is closed.
+    pub(super) ended: mpsc::Receiver<()>,
+}
+
+/// Binds the port of the engine and serves it on one thread.
+pub(super) fn serve(state: Arc<EngineState>) -> Result<Serving, SimError> {
+    let port = state.config.port;
+    let http_error = |source| SimError::Http { port, source };
+    let host = match state.config.scope {
+        BindScope::Loopback => Ipv4Addr::LOCALHOST,
+        BindScope::AllInterfaces => Ipv4Addr::UNSPECIFIED,
+    };
+    let state = web::Data::from(state);
+    let (serving, ended) = mpsc::channel(1);
+    let server = HttpServer::new(move || {
+        SERVING.set(Some(serving.clone()));
+        let counter = state.clone();
+        App::new()
+            .wrap(DefaultHeaders::new().add((ENGINE_HEADER, state.name_header.clone())))
+            .wrap_fn(move |request, service| {
+                counter.count_request(request.path());
+                service.call(request)
+            })
+            .app_data(state.clone())
+            .app_data(web::PayloadConfig::new(MAX_BODY_BYTES))
+            .configure(routes)
+    })
+    .workers(1)
+    .h1_allow_half_closed(false)
+    .tcp_nodelay(true)
+    .disable_signals()
+    .shutdown_timeout(SHUTDOWN_TIMEOUT_SECONDS)
+    .bind((host, port))
+    .map_err(http_error)?;
+    let Some(address) = server.addrs().first().copied() else {
+        return Err(http_error(io::ErrorKind::AddrNotAvailable.into()));
+    };
+    Ok(Serving { address, server: server.run(), ended })
+}
+
+fn routes(app: &mut web::ServiceConfig) {
+    app.route("/health", web::get().to(HttpResponse::Ok))
+        .route("/health_generate", web::get().to(HttpResponse::Ok))
+        .route("/v1/models", web::get().to(models))
+        .route("/server_info", web::get().to(describe))
+        .route("/get_server_info", web::get().to(describe))
+        .route("/generate", web::post().to(infer))
+        .route("/v1/{rest:.+}", web::post().to(infer))
+        .default_service(web::to(not_found));
+}
+
+async fn models(engine: web::Data<EngineState>) -> HttpResponse {
+    HttpResponse::Ok().json(server_info::models(&engine.config, engine.created))
+}
+
+async fn not_found() -> HttpResponse {
+    HttpResponse::NotFound().json(json!({"detail": "Not Found"}))
+}
+
+async fn describe(engine: web::Data<EngineState>, request: HttpRequest) -> HttpResponse {
+    let description = |kv_events| server_info::describe(&engine.config, engine.ports, kv_events);
+    let truth = || description(engine.config.kv_events);
+    match engine.server_info_mode() {
+        ServerInfoMode::Normal => HttpResponse::Ok().json(truth()),
+        ServerInfoMode::NotFound => not_found().await,
+        ServerInfoMode::Unauthorized { bearer } if carries_bearer(&request, &bearer) => {
+            HttpResponse::Ok().json(truth())
+        }
+        ServerInfoMode::Unauthorized { .. } => HttpResponse::Unauthorized().json(json!({"error": "Unauthorized"})),
+        ServerInfoMode::Status(status) => HttpResponse::build(status_code(status)).finish(),
+        ServerInfoMode::Hang => std::future::pending().await,
+        ServerInfoMode::BrokenBody => cut::half_way(&truth().to_string().into()),
+        ServerInfoMode::NotJson => HttpResponse::Ok().content_type(ContentType::html()).body("<html>warming up</html>"),
+        ServerInfoMode::NoKvEvents => HttpResponse::Ok().json(description(KvEvents::Null)),
+        ServerInfoMode::AbsentKvEvents => HttpResponse::Ok().json(description(KvEvents::Absent)),
+        ServerInfoMode::Custom(body) => HttpResponse::Ok().json(body),
+    }
+}
+
+async fn infer(engine: web::Data<EngineState>, request: HttpRequest, body: Bytes) -> HttpResponse {
+    engine.keep_request(&request, &body);
+    let mode = engine.response_mode();
+    match mode {
+        ResponseMode::Status(status, body) => {
+            HttpResponse::build(status_code(status)).content_type(ContentType::json()).body(body)
+        }
+        ResponseMode::ResetBeforeHeaders => cut::before_headers(),
+        ResponseMode::Normal => answer(&engine, &request, &body, Course::default()).await,
+        ResponseMode::BreakAfterChunks(num_chunks) => {
+            answer(&engine, &request, &body, Course { break_after: Some(num_chunks), ..Course::default() }).await
+        }
+        ResponseMode::FirstTokenDelay(delay) => {
+            answer(&engine, &request, &body, Course { delay, ..Course::default() }).await
+        }
+        ResponseMode::HangBeforeHeaders => {
+            answer(&engine, &request, &body, Course { delay: FOREVER, ..Course::default() }).await
+        }
+    }
+}
+
+/// How a request that takes a slot is to fare.
+#[derive(Debug, Clone, Copy, Default)]
+struct Course {
+    delay: Duration,
+    break_after: Option<u64>,
+}
+
+async fn answer(engine: &EngineState, request: &HttpRequest, body: &Bytes, course: Course) -> HttpResponse {
+    let (call, slot) = match admit(engine, request, body).await {
+        Ok(admitted) => admitted,
+        Err(refusal) => return refusal.response(),
+    };
+    prefill(engine, &call, &slot, course.delay).await;
+    let plan = Plan {
+        output_tokens: call.output_tokens,
+        token_time: engine.config.token_time,
+        delivery: call.delivery,
+        break_after: course.break_after,
+    };
+    let reply = reply_to(engine, request, call, &slot);
+    let generation = Generation::new(slot, reply, plan, clock::now());
+    match plan.delivery {
+        Delivery::Unary => in_one_piece(generation, course).await,
+        Delivery::Stream | Delivery::StreamWithUsage => HttpResponse::Ok()
+            .insert_header((header::CONTENT_TYPE, "text/event-stream; charset=utf-8"))
+            .streaming(generation.into_stream()),
+    }
+}
+
+async fn admit(engine: &EngineState, request: &HttpRequest, body: &Bytes) -> Result<(Call, Slot), Refusal> {
+    let call = Call::parse(CallKind::of_path(request.path()), body, engine.config.max_model_len)?;
+    let slot = engine.pool.admit(named_rank(request)?, call.prompt_tokens).await?;
+    Ok((call, slot))
+}
+
+async fn prefill(engine: &EngineState, call: &Call, slot: &Slot, delay: Duration) {
+    let prompt_tokens = u32::try_from(call.prompt_tokens).unwrap_or(u32::MAX);
+    let busy = engine.config.prefill_time_per_token.saturating_mul(prompt_tokens);
+    let pause = busy.saturating_add(delay);
+    // A timer takes up to a millisecond even for nothing.
+    if !pause.is_zero() {
+        tokio::time::sleep(pause).await;
+    }
+    slot.prefilled(busy);
+}
+
+fn reply_to(engine: &EngineState, request: &HttpRequest, call: Call, slot: &Slot) -> Reply {
+    Reply {
+        kind: call.kind,
+        id: format!("{}-{}", engine.config.name, slot.id()),
+        path: request.path().to_owned(),
+        model: call.model.unwrap_or_else(|| engine.config.model.clone()),
+        created: engine.created,
+        prompt_tokens: call.prompt_tokens,
+        num_inputs: call.num_inputs,
+    }
+}
+
+async fn in_one_piece(generation: Generation, course: Course) -> HttpResponse {
+    let (body, slot) = generation.into_unary().await;
+    if course.break_after.is_some() {
+        slot.fail();
+        return cut::half_way(&body.to_string().into());
+    }
+    slot.complete();
+    HttpResponse::Ok().json(body)
+}
+
+fn named_rank(request: &HttpRequest) -> Result<Option<u32>, Refusal> {
+    let Some(value) = request.headers().get(RANK_HEADER) else { return Ok(None) };
+    match value.to_str().ok().and_then(|text| text.parse().ok()) {
+        Some(rank) => Ok(Some(rank)),
+        None => Err(Refusal::RankNotANumber(value.as_bytes().escape_ascii().to_string())),
+    }
+}
+
+fn carries_bearer(request: &HttpRequest, bearer: &str) -> bool {
+    let expected = format!("Bearer {bearer}");
+    request.headers().get(header::AUTHORIZATION).is_some_and(|value| value.as_bytes() == expected.as_bytes())
+}
+
+fn status_code(status: u16) -> StatusCode {
+    StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+}
+
+/// Why a request is answered with 400.
+#[derive(Debug, Error)]
+enum Refusal {
+    #[error(transparent)]
+    Body(#[from] BadCall),
+    #[error("{RANK_HEADER} is not a number: {0}")]
+    RankNotANumber(String),
+    #[error(transparent)]
+    Rank(#[from] RankOutOfRange),
+}
+
+impl Refusal {
+    fn response(&self) -> HttpResponse {
+        HttpResponse::BadRequest().json(reply::error(400, "BadRequestError", &self.to_string()))
+    }
+}

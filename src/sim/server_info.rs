@@ -1,0 +1,127 @@
+//! The bodies in which an engine describes itself: `/server_info` and `/v1/models`.
+
+use serde_json::{Value, json};
+
+use super::config::{KvEvents, SimConfig};
+use super::kv_publisher;
+
+const VERSION: &str = "0.5.23";
+
+/// The first port of each range that the engine listens on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Ports {
+    pub(super) load: Option<u16>,
+    pub(super) kv: Option<u16>,
+}
+
+/// Returns the body of `/server_info`, with `kv_events` as told and not as configured.
+pub(super) fn describe(config: &SimConfig, ports: Ports, kv_events: KvEvents) -> Value {
+    let mut info = json!({
+        "model_path": format!("/models/{}", config.model),
+        "served_model_name": config.model,
+        "status": "ready",
+        "version": VERSION,
+        "page_size": config.page_size,
+        "dp_size": config.dp_size,
+        "max_total_num_tokens": config.max_total_tokens,
+        "max_running_requests": config.max_running,
+        "speculative_algorithm": null,
+        "disaggregation_mode": "null",
+        "enable_http2": false,
+        "internal_states": internal_states(config.dp_size),
+    });
+    for (name, key) in [("api_key", &config.api_key), ("admin_api_key", &config.admin_api_key)] {
+        if let Some(key) = key {
+            info[name] = json!(key);
+        }
+    }
+    match kv_events {
+        KvEvents::Published { .. } => info["kv_events"] = descriptor(config, ports),
+        KvEvents::Null => info["kv_events"] = Value::Null,
+        KvEvents::Absent => {}
+    }
+    info
+}
+
+/// Returns the body of `/v1/models`.
+pub(super) fn models(config: &SimConfig, created: u64) -> Value {
+    let model = json!({
+        "id": config.model,
+        "object": "model",
+        "created": created,
+        "owned_by": "sglang",
+        "root": config.model,
+        "parent": null,
+        "max_model_len": config.max_model_len,
+        "sim_page_size": config.page_size,
+    });
+    json!({"object": "list", "data": [model]})
+}
+
+fn internal_states(dp_size: u32) -> Value {
+    (0..dp_size).map(|rank| json!({"dp_rank": rank, "last_gen_throughput": 0.0, "memory_usage": {}})).collect()
+}
+
+fn descriptor(config: &SimConfig, ports: Ports) -> Value {
+    let mut descriptor = json!({
+        "publisher": "zmq",
+        "endpoint_host": "*",
+        "endpoint_port_base": ports.kv,
+        "topic": kv_publisher::TOPIC,
+        "block_size": config.page_size,
+        "dp_size": config.dp_size,
+    });
+    let Some((publishing, port_base)) = config.load.as_ref().zip(ports.load) else { return descriptor };
+    descriptor["load_endpoint_port_base"] = json!(port_base);
+    if let Some(topic) = publishing.form.advertised_topic() {
+        descriptor["load_topic"] = json!(topic);
+    }
+    descriptor
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::config::LoadPublishing;
+    use super::super::load_frame::LoadForm;
+    use super::*;
+
+    const PORTS: Ports = Ports { load: Some(5559), kv: Some(5557) };
+
+    fn published(config: &SimConfig) -> Value {
+        describe(config, PORTS, KvEvents::Published { port_base: None })
+    }
+
+    #[test]
+    fn the_descriptor_has_the_keys_of_the_wire_contract_and_no_other() {
+        let config = SimConfig { dp_size: 2, ..SimConfig::default() };
+        let expected = json!({
+            "publisher": "zmq", "endpoint_host": "*", "endpoint_port_base": 5557, "topic": "", "block_size": 16,
+            "dp_size": 2, "load_endpoint_port_base": 5559, "load_topic": "load",
+        });
+        assert_eq!(published(&config)["kv_events"], expected);
+        assert_eq!(published(&config)["internal_states"].as_array().map(Vec::len), Some(2));
+    }
+
+    #[test]
+    fn the_map_form_advertises_a_port_without_a_topic_and_no_load_advertises_neither() {
+        let load = LoadPublishing { form: LoadForm::Snapshot, ..LoadPublishing::default() };
+        let map_form = published(&SimConfig { load: Some(load), ..SimConfig::default() });
+        assert_eq!(map_form["kv_events"]["load_endpoint_port_base"], 5559);
+        assert_eq!(map_form["kv_events"].get("load_topic"), None);
+
+        let no_load = published(&SimConfig { load: None, ..SimConfig::default() });
+        assert_eq!(no_load["kv_events"].get("load_endpoint_port_base"), None);
+        assert_eq!(no_load["kv_events"]["endpoint_port_base"], 5557);
+    }
+
+    #[test]
+    fn kv_events_can_be_null_or_absent_and_keys_appear_only_when_configured() {
+        let config = SimConfig::default();
+        assert_eq!(describe(&config, PORTS, KvEvents::Null).get("kv_events"), Some(&Value::Null));
+        assert_eq!(describe(&config, PORTS, KvEvents::Absent).get("kv_events"), None);
+        assert_eq!(published(&config).get("api_key"), None);
+
+        let keyed = SimConfig { api_key: Some("marker".to_owned()), ..SimConfig::default() };
+        assert_eq!(published(&keyed)["api_key"], "marker");
+    }
+}

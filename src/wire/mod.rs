@@ -1,0 +1,17 @@
+//! Bytes that engines and clients send, decoded into the types of [`crate::logic`].
+//!
+//! Engines of many versions run side by side, so each decoder takes every known form of its message, refuses what is
+//! malformed with a reason from a closed set, and never reads "absent" as "idle". Nothing here performs I/O or reads a clock.
+
+pub mod json;
+pub mod kv_event;
+pub mod load_frame;
+pub mod message;
+pub mod msgpack;
+pub mod openai;
+pub mod server_info;
+
+mod lenient;
+
+#[cfg(test)]
+mod golden;
