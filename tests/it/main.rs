@@ -1,0 +1,16 @@
+//! The integration tests, in one binary because linking dominates. Everything runs on loopback, on ports that the system gives.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on should say where")]
+
+mod support;
+
+mod actors;
+mod churn;
+mod discovery;
+mod embedding;
+mod extension;
+mod failures;
+mod load;
+mod routing;
+mod shutdown;
+mod streaming;
