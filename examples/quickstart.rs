@@ -37,9 +37,11 @@ async fn main() -> Result<(), Failure> {
     let router = start_router(&engines, observer.downgrade().recipient()).await?;
     let (url, server) = serve(router.configure(), serve_on.unwrap_or(0))?;
     let client = Client::new();
-    client.wait_until_serving(&url, engines.len()).await?;
+    client.wait_until_trusted(&url, engines.len()).await?;
     let names: Vec<(String, String)> = engines.iter().map(|engine| (engine.url(), engine.name().to_owned())).collect();
-    println!("three engines, each with room for 8 requests per rank; {NUM_AROUND} long streams go around the router to alpha\n");
+    println!(
+        "three engines, each with room for 8 requests per rank; {NUM_AROUND} long streams go around the router to alpha\n"
+    );
 
     println!("all engines publish their load:");
     let around = go_around(&client, &engines[0]);
@@ -57,8 +59,12 @@ async fn main() -> Result<(), Failure> {
 
     if serve_on.is_some() {
         engines[2].resume_publishing()?;
-        println!("\nserving on {url}, end with Ctrl-C; try:\n  curl {url}/v1/chat/completions -H 'content-type: application/json' \\");
-        println!("    -d '{{\"model\": \"tiny\", \"messages\": [{{\"role\": \"user\", \"content\": \"hello\"}}]}}'\n  curl {url}/workers");
+        println!(
+            "\nserving on {url}, end with Ctrl-C; try:\n  curl {url}/v1/chat/completions -H 'content-type: application/json' \\"
+        );
+        println!(
+            "    -d '{{\"model\": \"tiny\", \"messages\": [{{\"role\": \"user\", \"content\": \"hello\"}}]}}'\n  curl {url}/workers"
+        );
         tokio::signal::ctrl_c().await?;
     }
     server.stop(true).await;
@@ -110,9 +116,16 @@ async fn send_mix(client: &Client, url: &str) -> Vec<Result<Answer, Failure>> {
     answers
 }
 
-fn print_table(sent: &[Result<Answer, Failure>], records: &Mutex<Vec<Arc<DecisionRecord>>>, names: &[(String, String)]) {
+fn print_table(
+    sent: &[Result<Answer, Failure>],
+    records: &Mutex<Vec<Arc<DecisionRecord>>>,
+    names: &[(String, String)],
+) {
     let name_of = |url: &str| names.iter().find(|(known, _)| known == url).map_or("?", |(_, name)| name.as_str());
-    println!("{:>3}  {:<8} {:<15} {:<13} {:<10} load of each candidate (age of its oldest report)", "#", "went to", "policy", "reason", "basis");
+    println!(
+        "{:>3}  {:<8} {:<15} {:<13} {:<10} load of each candidate (age of its oldest report)",
+        "#", "went to", "policy", "reason", "basis"
+    );
     let Ok(records) = records.lock() else { return };
     for (number, answer) in sent.iter().enumerate() {
         let id = answer.as_ref().map_or("", |answer| answer.header("x-fathom-decision-id"));

@@ -1,4 +1,76 @@
-//! x
+//! An actor-based router for fleets of LLM inference engines. It sends each request to the engine that will answer soonest, by the
+//! queue depth that the engines themselves publish over ZMQ, and falls back to its own in-flight count, never to an error, when
+//! that picture is missing, partial or old.
+//!
+//! # The problem
+//! A router's own in-flight counter sees neither other routers' traffic nor direct clients, and it holds a streaming request long
+//! after the engine's scheduler let go of it. SGLang engines can publish their real load, one socket per data-parallel (DP) rank.
+//! This crate subscribes to it. Three rules keep the result honest:
+//! - **Complete and fresh, or not at all.** A worker's report counts only when every advertised rank has a report younger than
+//!   the freshness window ([`logic::load`]).
+//! - **Unlike quantities are never compared.** The basis (engine depth, or in-flight) is settled for the whole decision before
+//!   anyone is priced ([`logic::price`]).
+//! - **Missing is never zero.** Zero is the most attractive load there is.
+//!
+//! # Life of a request
+//! 1. [`http`](router::RouterHandle::configure) reads the body, looks at `model`, and sends [`messages::SelectWorker`].
+//! 2. [`actors::SelectorActor`] sends [`messages::Collect`] to **every** worker. The round serves all requests that were waiting
+//!    when it began; each [`actors::WorkerActor`] puts a frozen [`logic::snapshot::WorkerSnapshot`] into its slot. A worker that
+//!    does not answer within the round deadline is not a candidate.
+//! 3. [`logic::decide::decide`], a pure function of (request, frozen round, policy, seed, time), picks a worker and up to three
+//!    fallbacks. [`messages::Reserve`] reaches that worker before any later round can ask it.
+//! 4. The proxy sends the client's bytes on. A connection that cannot be made takes the next fallback; after the first byte
+//!    nothing is tried again. Chunks pass as they come.
+//! 5. The reservation travels with the answer's body and ends with it, or with the client; its drop sends
+//!    [`messages::RequestFinished`].
+//!
+//! # Embed
+//! ```no_run
+//! use actix_web::{App, HttpServer, web};
+//! use fathom_router::{Endpoint, Router, RouterConfig, WorkerUrl};
+//!
+//! # #[actix::main]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let mut config = RouterConfig::default();
+//! config.workers = vec![Endpoint::new(WorkerUrl::parse("http://10.0.0.1:30000")?)];
+//! let router = Router::builder().config(config).start().await?;
+//! let routes = router.configure();
+//! HttpServer::new(move || App::new().service(web::scope("/llm").configure(routes.clone())))
+//!     .h1_allow_half_closed(false) // a client that leaves ends the engine's work at once
+//!     .tcp_nodelay(true) // the first chunk of a stream leaves at once
+//!     .bind(("127.0.0.1", 8080))?
+//!     .run()
+//!     .await?;
+//! router.stop().await;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Extend
+//! | what | how | example |
+//! |---|---|---|
+//! | settings | [`RouterConfig`], or the same keys in a file, in the environment, or as flags | `fathom --help` |
+//! | a policy | implement [`Policy`], pass it to [`RouterBuilder::policy`](router::RouterBuilder::policy) | `custom_policy` |
+//! | a selector | an actor for [`messages::SelectWorker`] behind [`SelectorPorts`](router::SelectorPorts) | `custom_selector` |
+//! | a discovery source | an actor that sends [`messages::EndpointsChanged`] | `custom_discovery` |
+//! | a worker | [`RouterBuilder::worker_factory`](router::RouterBuilder::worker_factory) | |
+//! | an observer | an actor for [`messages::RouterEvent`] | `custom_discovery`, `quickstart` |
+//!
+//! # Where to find what
+//! | question | place |
+//! |---|---|
+//! | why was this worker chosen? | [`logic::decide`], then [`logic::policy`] |
+//! | what does a frame do? | [`wire`], then [`logic::load`] |
+//! | who sends this message? | [`messages`] |
+//! | when is a worker started or replaced? | [`logic::membership`], [`actors::RegistryActor`] |
+//! | which status code? | `http/respond.rs` |
+//! | what is the default? | [`config`] |
+//! | how is it wired? | [`router`] |
+//!
+//! # What it is not
+//! It starts no engines and moves no KV cache. `actix`, the actor crate, is in passive maintenance: it stays behind the messages of
+//! this crate, and only [`messages`] and [`router`] show its types.
+
 pub mod actors;
 pub mod clock;
 pub mod config;
@@ -13,6 +85,17 @@ pub mod sim;
 pub mod telemetry;
 mod upstream;
 pub mod wire;
+
+pub use config::RouterConfig;
+pub use error::{RouteError, StartError};
+pub use logic::endpoint::{Endpoint, WorkerUrl};
 pub use logic::policy::{Pick, Policy, View};
 pub use logic::request::RequestFacts;
 pub use logic::rng::Rng;
+pub use logic::snapshot::WorkerSnapshot;
+pub use router::{Router, RouterHandle};
+
+/// Compiles the README's code.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

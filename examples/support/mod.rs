@@ -70,7 +70,13 @@ impl Client {
     }
 
     /// Sends a chat request for `max_tokens` tokens.
-    pub(crate) async fn chat(&self, base_url: &str, prompt: &str, max_tokens: u32, stream: bool) -> Result<Answer, Failure> {
+    pub(crate) async fn chat(
+        &self,
+        base_url: &str,
+        prompt: &str,
+        max_tokens: u32,
+        stream: bool,
+    ) -> Result<Answer, Failure> {
         let body = serde_json::json!({
             "model": "tiny",
             "messages": [{ "role": "user", "content": prompt }],
@@ -94,17 +100,25 @@ impl Client {
         Ok(Answer { status, headers, body })
     }
 
-    /// Waits until the router has `num_workers` workers that take traffic.
+    /// Waits until so many workers take traffic.
     pub(crate) async fn wait_until_serving(&self, router_url: &str, num_workers: usize) -> Result<(), Failure> {
-        let serving = |text: &str| text.matches("\"state\":\"serving\"").count();
+        self.wait_for(router_url, "\"state\":\"serving\"", num_workers).await
+    }
+
+    /// Waits until the load of so many workers is complete and fresh.
+    pub(crate) async fn wait_until_trusted(&self, router_url: &str, num_workers: usize) -> Result<(), Failure> {
+        self.wait_for(router_url, "\"trust\":\"trusted\"", num_workers).await
+    }
+
+    async fn wait_for(&self, router_url: &str, text: &str, wanted: usize) -> Result<(), Failure> {
         for _ in 0..200 {
             let answer = self.get(&format!("{router_url}/workers")).await?;
-            if serving(&String::from_utf8_lossy(&answer.body)) >= num_workers {
+            if String::from_utf8_lossy(&answer.body).matches(text).count() >= wanted {
                 return Ok(());
             }
             actix::clock::sleep(Duration::from_millis(50)).await;
         }
-        Err(format!("{num_workers} workers did not come up within ten seconds").into())
+        Err(format!("{wanted} workers with {text} did not come up within ten seconds").into())
     }
 }
 

@@ -69,7 +69,7 @@ pub struct RouterConfig {
     pub upstream: UpstreamSettings,
     /// What clients may send, and what they are told.
     pub http: HttpSettings,
-    /// How long requests in flight may go on when the router stops, or when their worker is removed: 0 (cut at once) to a day.
+    /// How long requests in flight may go on when the router stops: 0 (cut at once) to a day.
     /// Default: 30 s.
     pub drain_timeout: Duration,
     /// Seed of all random choices; the same seed and the same views give the same decisions. `None`, the default, draws one.

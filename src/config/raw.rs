@@ -193,7 +193,7 @@ pub struct RawConfig {
         default_missing_value = "true", help_heading = HTTP)]
     pub forward_authorization: Option<bool>,
 
-    /// How long requests in flight may go on when the router stops or their worker is removed, in seconds, 0 (cut at once) to
+    /// How long requests in flight may go on when the router stops, in seconds, 0 (cut at once) to
     /// 86400. Default: 30.
     #[arg(long, env = "FATHOM_DRAIN_TIMEOUT_SECS", value_name = "SECS", help_heading = PROCESS)]
     pub drain_timeout_secs: Option<u64>,
