@@ -82,11 +82,15 @@ impl RouteError {
     /// Returns who caused it.
     pub fn source(self) -> ErrorSource {
         match self {
-            Self::InvalidBody | Self::BodyTooLarge { .. } | Self::BodyBroken | Self::InvalidPath | Self::UnknownModel => {
-                ErrorSource::Client
-            }
+            Self::InvalidBody
+            | Self::BodyTooLarge { .. }
+            | Self::BodyBroken
+            | Self::InvalidPath
+            | Self::UnknownModel => ErrorSource::Client,
             Self::AllWorkersFailed | Self::UpstreamTimeout => ErrorSource::Engine,
-            Self::NoWorkerAvailable | Self::Overloaded | Self::ShuttingDown | Self::SelectorUnavailable => ErrorSource::Router,
+            Self::NoWorkerAvailable | Self::Overloaded | Self::ShuttingDown | Self::SelectorUnavailable => {
+                ErrorSource::Router
+            }
         }
     }
 

@@ -9,8 +9,8 @@ use actix::prelude::{Actor, Addr, Arbiter, AsyncContext, Context, Recipient};
 use actix_web::web::ServiceConfig;
 
 use crate::actors::{
-    Observers, RegistryActor, RegistrySettings, SelectorActor, SelectorSettings, SetSelector, StaticDiscovery, WorkerContext,
-    WorkerFactory, WorkerSettings,
+    Observers, RegistryActor, RegistrySettings, SelectorActor, SelectorSettings, SetSelector, StaticDiscovery,
+    WorkerContext, WorkerFactory, WorkerSettings,
 };
 use crate::clock;
 use crate::config::RouterConfig;
@@ -138,7 +138,12 @@ impl RouterBuilder {
         let telemetry = Telemetry::new();
         let observers = Observers::new(self.observers);
         let seed = self.config.seed.unwrap_or_else(clock::start_seed);
-        tracing::info!(seed, policy = self.config.policy.name(), num_workers = self.config.workers.len(), "router starts");
+        tracing::info!(
+            seed,
+            policy = self.config.policy.name(),
+            num_workers = self.config.workers.len(),
+            "router starts"
+        );
         let arbiter = Arbiter::new();
         let registry = start_registry(&arbiter, &self.config, self.worker_factory, &observers, &telemetry);
         let selector = match self.selector {
@@ -177,8 +182,7 @@ fn start_registry(
         round_deadline: config.round_deadline,
         worker_factory: worker_factory.unwrap_or_else(RegistrySettings::built_in_workers),
     };
-    let worker_settings =
-        WorkerSettings { load: config.load, eject_after_unreachable: config.eject_after_unreachable };
+    let worker_settings = WorkerSettings { load: config.load, eject_after_unreachable: config.eject_after_unreachable };
     let (observers, telemetry) = (observers.clone(), telemetry.clone());
     RegistryActor::start_in_arbiter(&arbiter.handle(), move |ctx: &mut Context<RegistryActor>| {
         let context = WorkerContext::new(worker_settings, ctx.address().recipient(), observers, telemetry);
@@ -204,7 +208,12 @@ fn start_selector(
     SelectorPorts::new(selector.clone().recipient()).with_workers(selector.recipient())
 }
 
-fn start_discovery(arbiter: &Arbiter, workers: Vec<Endpoint>, sources: Vec<DiscoveryStart>, registry: &Addr<RegistryActor>) {
+fn start_discovery(
+    arbiter: &Arbiter,
+    workers: Vec<Endpoint>,
+    sources: Vec<DiscoveryStart>,
+    registry: &Addr<RegistryActor>,
+) {
     let recipient: Recipient<EndpointsChanged> = registry.clone().recipient();
     arbiter.spawn_fn(move || {
         StaticDiscovery::new(workers, recipient.clone()).start();

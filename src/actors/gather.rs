@@ -11,10 +11,17 @@ use crate::logic::snapshot::WorkerSnapshot;
 use crate::messages::{Collect, WorkerPorts};
 
 /// Starts a round: asks each worker that `is_asked` accepts. The slots are those of `workers`.
-pub(super) fn ask(workers: &[Arc<WorkerPorts>], is_asked: impl Fn(&WorkerPorts) -> bool, on_complete: Waker) -> Arc<Round> {
+pub(super) fn ask(
+    workers: &[Arc<WorkerPorts>],
+    is_asked: impl Fn(&WorkerPorts) -> bool,
+    on_complete: Waker,
+) -> Arc<Round> {
     let round = Round::new(workers.len(), on_complete);
     for (slot, worker) in workers.iter().enumerate().filter(|(_, worker)| is_asked(worker)) {
-        #[expect(clippy::disallowed_methods, reason = "a message that is lost drops its token, which completes the round")]
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "a message that is lost drops its token, which completes the round"
+        )]
         worker.collect.do_send(Collect(round.token(slot)));
     }
     round

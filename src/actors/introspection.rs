@@ -31,7 +31,8 @@ pub(super) async fn introspect(
         Ok(models) => answer.models = models,
         // An engine without the list can still be served under the names known otherwise; one that is not there cannot.
         Err(failure @ (Failure::NotFound | Failure::Refused | Failure::Unreadable)) => {
-            if answer.served_model_name.is_none() && answer.model_path.is_none() && endpoint.overrides.models.is_empty() {
+            if answer.served_model_name.is_none() && answer.model_path.is_none() && endpoint.overrides.models.is_empty()
+            {
                 return Err(failure);
             }
         }

@@ -10,7 +10,7 @@ mod worker;
 
 pub use discovery::StaticDiscovery;
 pub use observers::Observers;
-pub use registry::{RegistryActor, RegistrySettings, WorkerFactory};
 pub(crate) use registry::SetSelector;
+pub use registry::{RegistryActor, RegistrySettings, WorkerFactory};
 pub use selector::{SelectorActor, SelectorSettings};
 pub use worker::{WorkerActor, WorkerContext, WorkerSettings};

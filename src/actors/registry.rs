@@ -24,8 +24,8 @@ use crate::logic::ids::WorkerId;
 use crate::logic::introspect::{AskIntervals, Failure};
 use crate::logic::membership::{MemberChange, Membership};
 use crate::messages::{
-    Describe, EndpointsChanged, FleetMember, Introspection, ReportTrouble, RouterEvent, SetReadiness, ShowFleet, Shutdown, Stop,
-    Trouble, WorkerPorts, WorkersChanged,
+    Describe, EndpointsChanged, FleetMember, Introspection, ReportTrouble, RouterEvent, SetReadiness, ShowFleet,
+    Shutdown, Stop, Trouble, WorkerPorts, WorkersChanged,
 };
 use crate::telemetry::Telemetry;
 use crate::upstream::EngineClient;
@@ -95,7 +95,14 @@ impl RegistryActor {
     /// Returns a registry without workers.
     pub fn new(settings: RegistrySettings, worker_context: WorkerContext) -> Self {
         let client = EngineClient::new(&settings.upstream);
-        Self { settings, worker_context, selector: None, client, membership: Membership::default(), workers: BTreeMap::new() }
+        Self {
+            settings,
+            worker_context,
+            selector: None,
+            client,
+            membership: Membership::default(),
+            workers: BTreeMap::new(),
+        }
     }
 
     fn telemetry(&self) -> &Telemetry {
@@ -248,7 +255,10 @@ fn ask_engine(
 ) {
     let (client, settings) = (client.clone(), *settings);
     let asked = async move { introspect(&client, &endpoint, &settings).await };
-    ctx.spawn(actix::fut::wrap_future::<_, RegistryActor>(asked).map(move |result, registry, _ctx| registry.engine_asked(id, result)));
+    ctx.spawn(
+        actix::fut::wrap_future::<_, RegistryActor>(asked)
+            .map(move |result, registry, _ctx| registry.engine_asked(id, result)),
+    );
 }
 
 fn failed_introspection(failure: Failure) -> Introspection {
@@ -272,7 +282,10 @@ fn result_name(result: &Result<WorkerFacts, Failure>) -> &'static str {
 }
 
 /// Sends a message that must not be lost while the receiver lives.
-#[expect(clippy::disallowed_methods, reason = "only a dead receiver loses it, and the tick notices and replaces the dead")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "only a dead receiver loses it, and the tick notices and replaces the dead"
+)]
 fn deliver<M>(recipient: &Recipient<M>, message: M)
 where
     M: Message + Send,
@@ -336,7 +349,9 @@ impl Handler<ShowFleet> for RegistryActor {
         Box::pin(async move {
             let answers = answers.await;
             let members = known.into_iter().zip(answers);
-            members.map(|((id, url, introspection), snapshot)| FleetMember { id, url, snapshot, introspection }).collect()
+            members
+                .map(|((id, url, introspection), snapshot)| FleetMember { id, url, snapshot, introspection })
+                .collect()
         })
     }
 }

@@ -28,11 +28,12 @@ use crate::logic::policy::{LeastLoad, Policy};
 use crate::logic::price::{Basis, PriceRules, trust};
 use crate::logic::rate_limit::RateLimit;
 use crate::logic::request::RequestFacts;
-use crate::logic::round::Round;
 use crate::logic::rng::Rng;
+use crate::logic::round::Round;
 use crate::logic::snapshot::WorkerSnapshot;
 use crate::messages::{
-    CandidateRecord, Decision, DecisionRecord, ReportTrouble, RouterEvent, SelectWorker, Trouble, WorkerPorts, WorkersChanged,
+    CandidateRecord, Decision, DecisionRecord, ReportTrouble, RouterEvent, SelectWorker, Trouble, WorkerPorts,
+    WorkersChanged,
 };
 use crate::telemetry::{DecisionLabels, Telemetry};
 
@@ -238,7 +239,8 @@ impl SelectorActor {
 
     /// One log line per change, and a gauge: the operator must learn that the engines' load is not what decides.
     fn note_fallback(&mut self, basis: Basis, buffers: &Buffers, now: Instant) {
-        let advertised = |snapshot: &Option<Arc<WorkerSnapshot>>| snapshot.as_ref().is_some_and(|worker| worker.advertises_load());
+        let advertised =
+            |snapshot: &Option<Arc<WorkerSnapshot>>| snapshot.as_ref().is_some_and(|worker| worker.advertises_load());
         let is_on_fallback = basis != Basis::Engine && buffers.view.iter().any(advertised);
         if is_on_fallback {
             self.telemetry.fallback_decisions.inc();
@@ -250,7 +252,11 @@ impl SelectorActor {
         self.telemetry.fleet_on_fallback.set(i64::from(is_on_fallback));
         let Some(held_back) = self.fallback_log.admit(now) else { return };
         if is_on_fallback {
-            tracing::warn!(basis = basis.name(), held_back, "the fleet is on fallback: some engine's load is missing or old");
+            tracing::warn!(
+                basis = basis.name(),
+                held_back,
+                "the fleet is on fallback: some engine's load is missing or old"
+            );
         } else {
             tracing::info!(held_back, "the fleet is routed on the engines' load again");
         }

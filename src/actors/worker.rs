@@ -21,8 +21,8 @@ use crate::logic::load::{Applied, LoadTable};
 use crate::logic::rate_limit::RateLimit;
 use crate::logic::snapshot::{FeedHealth, WorkerSnapshot};
 use crate::messages::{
-    Collect, Describe, Drain, Outcome, ReportLoad, ReportTrouble, RequestFinished, Reserve, RouterEvent, SetReadiness, Stop,
-    Trouble, WorkerPorts,
+    Collect, Describe, Drain, Outcome, ReportLoad, ReportTrouble, RequestFinished, Reserve, RouterEvent, SetReadiness,
+    Stop, Trouble, WorkerPorts,
 };
 use crate::telemetry::Telemetry;
 use crate::wire::load_frame::decode_load;
@@ -140,9 +140,7 @@ impl WorkerActor {
         self.frozen = None;
         tracing::info!(worker = %self.id, url = %self.url, from = from.name(), to = to.name(), "worker changed state");
         let worker = self.id;
-        self.context
-            .observers
-            .tell(&self.context.telemetry, || RouterEvent::WorkerStateChanged { worker, from, to });
+        self.context.observers.tell(&self.context.telemetry, || RouterEvent::WorkerStateChanged { worker, from, to });
         if to == WorkerState::Ejected {
             let trouble = ReportTrouble { worker, trouble: Trouble::EngineUnreachable };
             if self.context.registry.try_send(trouble).is_err() {

@@ -61,7 +61,8 @@ mod tests {
     #[test]
     fn more_sockets_than_one_context_allows_can_be_leased() {
         let leases: Vec<ContextLease> = (0..2 * MAX_SOCKETS_PER_CONTEXT).map(|_| ContextLease::take()).collect();
-        let contexts = leases.iter().map(|lease| std::sync::Arc::as_ptr(&lease.pooled)).collect::<std::collections::BTreeSet<_>>();
+        let contexts =
+            leases.iter().map(|lease| std::sync::Arc::as_ptr(&lease.pooled)).collect::<std::collections::BTreeSet<_>>();
         assert!(contexts.len() >= 2, "{} contexts", contexts.len());
         assert!(leases.iter().all(|lease| lease.socket(zmq::SUB).is_ok()));
     }

@@ -34,7 +34,8 @@ pub(super) async fn readyz(edge: web::Data<Edge>) -> HttpResponse {
 pub(super) async fn models(edge: web::Data<Edge>) -> HttpResponse {
     match fleet(&edge).await {
         Ok(members) => {
-            let serving = members.iter().filter(|member| is_serving(member)).filter_map(|member| member.snapshot.as_ref());
+            let serving =
+                members.iter().filter(|member| is_serving(member)).filter_map(|member| member.snapshot.as_ref());
             let list = render_models(serving.map(|worker| &*worker.facts.model_objects));
             if list.conflicts > 0 {
                 tracing::debug!(conflicts = list.conflicts, "workers describe the same model differently");
@@ -59,7 +60,8 @@ pub(super) async fn workers(edge: web::Data<Edge>) -> HttpResponse {
         Err(error) => return respond::error(error, &edge.ports.telemetry),
     };
     let now = clock::now();
-    let workers: Vec<WorkerAnswer> = members.iter().map(|member| worker_answer(member, edge.ports.freshness, now)).collect();
+    let workers: Vec<WorkerAnswer> =
+        members.iter().map(|member| worker_answer(member, edge.ports.freshness, now)).collect();
     match serde_json::to_string(&serde_json::json!({ "workers": workers })) {
         Ok(body) => respond::json(body),
         Err(_) => respond::error(RouteError::SelectorUnavailable, &edge.ports.telemetry),
@@ -131,7 +133,9 @@ fn worker_answer(member: &FleetMember, freshness: std::time::Duration, now: std:
         introspection,
         problem,
         version: snapshot.and_then(|worker| worker.facts.version.as_deref().map(str::to_owned)),
-        models: snapshot.map(|worker| worker.facts.models.iter().map(|model| model.to_string()).collect()).unwrap_or_default(),
+        models: snapshot
+            .map(|worker| worker.facts.models.iter().map(|model| model.to_string()).collect())
+            .unwrap_or_default(),
         in_flight: snapshot.map(|worker| worker.in_flight),
         load: snapshot.map(|worker| load_answer(worker, freshness, now)),
     }

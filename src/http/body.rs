@@ -16,7 +16,11 @@ use crate::messages::{Outcome, Reservation};
 const MAX_INITIAL_BYTES: usize = 64 * 1024;
 
 /// Reads the client's body.
-pub(super) async fn read(mut payload: Payload, announced: Option<usize>, max_body_bytes: usize) -> Result<Bytes, RouteError> {
+pub(super) async fn read(
+    mut payload: Payload,
+    announced: Option<usize>,
+    max_body_bytes: usize,
+) -> Result<Bytes, RouteError> {
     let too_large = RouteError::BodyTooLarge { max_body_bytes };
     if announced.is_some_and(|length| length > max_body_bytes) {
         return Err(too_large);
@@ -27,7 +31,8 @@ pub(super) async fn read(mut payload: Payload, announced: Option<usize>, max_bod
         return Err(too_large);
     }
     let Some(second) = payload.next().await else { return Ok(first) };
-    let mut whole = BytesMut::with_capacity(announced.unwrap_or(0).clamp(first.len(), MAX_INITIAL_BYTES.max(first.len())));
+    let mut whole =
+        BytesMut::with_capacity(announced.unwrap_or(0).clamp(first.len(), MAX_INITIAL_BYTES.max(first.len())));
     whole.extend_from_slice(&first);
     let mut next = Some(second);
     while let Some(chunk) = next {

@@ -46,7 +46,8 @@ pub(super) fn to_engine(client: &client_side::HeaderMap, keep_authorization: boo
 pub(super) fn to_client(
     engine: &engine_side::HeaderMap,
 ) -> impl Iterator<Item = (client_side::HeaderName, client_side::HeaderValue)> + '_ {
-    let named = named_by_connection(engine.get_all(engine_side::CONNECTION).iter().map(engine_side::HeaderValue::as_bytes));
+    let named =
+        named_by_connection(engine.get_all(engine_side::CONNECTION).iter().map(engine_side::HeaderValue::as_bytes));
     engine.iter().filter_map(move |(name, value)| {
         if is_hop_by_hop(name.as_str(), &named) || name == engine_side::CONTENT_LENGTH {
             return None;
@@ -64,7 +65,8 @@ fn is_hop_by_hop(name: &str, named: &[String]) -> bool {
 fn named_by_connection<'a>(values: impl Iterator<Item = &'a [u8]>) -> Vec<String> {
     let mut named = Vec::new();
     for value in values {
-        let names = value.split(|byte| *byte == b',').map(|name| String::from_utf8_lossy(name).trim().to_ascii_lowercase());
+        let names =
+            value.split(|byte| *byte == b',').map(|name| String::from_utf8_lossy(name).trim().to_ascii_lowercase());
         named.extend(names.filter(|name| !name.is_empty()));
     }
     named
@@ -104,7 +106,8 @@ mod tests {
         engine.append("connection", hyper::header::HeaderValue::from_static("x-secret"));
         engine.append("x-secret", hyper::header::HeaderValue::from_static("no"));
         engine.append("content-length", hyper::header::HeaderValue::from_static("5"));
-        let passed: Vec<String> = to_client(&engine).map(|(_, value)| value.to_str().expect("text").to_owned()).collect();
+        let passed: Vec<String> =
+            to_client(&engine).map(|(_, value)| value.to_str().expect("text").to_owned()).collect();
         assert_eq!(passed, ["a=1", "b=2"]);
     }
 }

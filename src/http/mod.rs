@@ -54,7 +54,9 @@ pub(crate) fn add_routes(services: &mut ServiceConfig, ports: EdgePorts, client:
         .route("/workers", web::get().to(admin::workers))
         .route("/v1/models", web::get().to(admin::models));
     for path in JSON_PATHS {
-        services.service(web::resource(path).app_data(handlers::EngineRoute::json(path)).route(web::post().to(handlers::forward)));
+        services.service(
+            web::resource(path).app_data(handlers::EngineRoute::json(path)).route(web::post().to(handlers::forward)),
+        );
     }
     let others = web::resource(OTHER_PATHS).app_data(handlers::EngineRoute::any(OTHER_PATHS));
     services.service(others.route(web::route().to(handlers::forward)));

@@ -52,16 +52,22 @@ struct Answer {
 }
 
 /// Decides, sends, and returns the answer to pass on.
-pub(super) async fn route(edge: &Edge, mut request: RequestFacts, outgoing: Outgoing, pass: Pass) -> Result<HttpResponse, RouteError> {
+pub(super) async fn route(
+    edge: &Edge,
+    mut request: RequestFacts,
+    outgoing: Outgoing,
+    pass: Pass,
+) -> Result<HttpResponse, RouteError> {
     let mut decision = select(edge, &request).await?;
     let labels = (decision.id, decision.reason, decision.basis);
     let mut attempts = Attempts::default();
     loop {
         match attempt_all(edge, decision, &outgoing, &mut attempts).await {
             Ok(answer) => {
-                edge.ports.telemetry.first_byte_seconds.observe(
-                    clock::now().saturating_duration_since(outgoing.arrived_at).as_secs_f64(),
-                );
+                edge.ports
+                    .telemetry
+                    .first_byte_seconds
+                    .observe(clock::now().saturating_duration_since(outgoing.arrived_at).as_secs_f64());
                 return Ok(respond(edge, answer, labels, &outgoing.method, pass));
             }
             Err(error) if attempts.may_select_again(error) => {
@@ -192,7 +198,8 @@ fn respond(
             .insert_header((BASIS_HEADER, basis.name()));
     }
     if method == Method::HEAD
-        && let Some(length) = head.headers.get(hyper::header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok())
+        && let Some(length) =
+            head.headers.get(hyper::header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok())
     {
         response.no_chunking(length);
     }

@@ -169,9 +169,9 @@ fn nobody(request: &RequestFacts, round: &FrozenRound<'_>) -> NoWorker {
         return NoWorker::AllFailed;
     }
     // A worker that has not said yet what it serves, or did not answer, may turn out to serve this model: "unknown" would be a
-    // claim that nobody can make.
-    let all_have_spoken =
-        round.slots.iter().all(|slot| slot.as_ref().is_some_and(|worker| worker.state != WorkerState::Pending));
+    // claim that nobody can make. One that is suspended or drained may never have come to say it.
+    let has_spoken = |worker: &WorkerSnapshot| takes_traffic(worker.state) || !worker.facts.models.is_empty();
+    let all_have_spoken = round.slots.iter().all(|slot| slot.as_deref().is_some_and(has_spoken));
     if all_have_spoken && serving_model.count() == 0 { NoWorker::UnknownModel } else { NoWorker::NoneServing }
 }
 

@@ -40,7 +40,8 @@ impl WorkerUrl {
             return Err(invalid("an address has no path, query or fragment"));
         }
         let host = url.host_str().filter(|host| !host.is_empty()).ok_or_else(|| invalid("the host is missing"))?;
-        let port = url.port_or_known_default().filter(|port| *port != 0).ok_or_else(|| invalid("port 0 cannot be dialled"))?;
+        let port =
+            url.port_or_known_default().filter(|port| *port != 0).ok_or_else(|| invalid("port 0 cannot be dialled"))?;
         let authority_start = "http://".len();
         Ok(Self {
             text: format!("http://{host}:{port}").into(),
@@ -297,7 +298,8 @@ fn is_wildcard_host(host: &str) -> bool {
 
 fn is_loopback_host(host: &str) -> bool {
     let bare = host.trim_start_matches('[').trim_end_matches(']');
-    bare.eq_ignore_ascii_case("localhost") || bare.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+    bare.eq_ignore_ascii_case("localhost")
+        || bare.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
 fn same_host(left: &str, right: &str) -> bool {

@@ -173,8 +173,16 @@ mod tests {
             ("one failure ejects nobody", &[answer, missed], WorkerState::Serving),
             ("three failures in a row eject", &[answer, missed, missed, missed], WorkerState::Ejected),
             ("a success between failures keeps it", &[answer, missed, missed, reached, missed], WorkerState::Serving),
-            ("an ejected worker returns when asked with success", &[answer, missed, missed, missed, answer], WorkerState::Serving),
-            ("an ejected worker that served as last resort returns", &[answer, missed, missed, missed, reached], WorkerState::Serving),
+            (
+                "an ejected worker returns when asked with success",
+                &[answer, missed, missed, missed, answer],
+                WorkerState::Serving,
+            ),
+            (
+                "an ejected worker that served as last resort returns",
+                &[answer, missed, missed, missed, reached],
+                WorkerState::Serving,
+            ),
             ("a readiness blip suspends", &[answer, suspend], WorkerState::Suspended),
             ("and ends", &[answer, suspend, resume], WorkerState::Serving),
             ("suspending does not make a worker known", &[suspend, resume], WorkerState::Pending),

@@ -160,7 +160,11 @@ impl LoadTable {
 
     /// Returns when the oldest report in force was received; `None` unless every expected rank has reported.
     pub fn oldest_report_at(&self) -> Option<Instant> {
-        oldest(self.ranks.iter().map(|slot| slot.report)).map(|(_, at)| at)
+        let received_at = |slot: &RankSlot| slot.report.map(|report| report.received_at);
+        if self.expected_ranks.is_some() && self.ranks.iter().any(|slot| slot.report.is_none()) {
+            return None;
+        }
+        self.ranks.iter().filter_map(received_at).min()
     }
 
     fn slot(&mut self, rank: DpRank) -> Option<&mut RankSlot> {
@@ -243,17 +247,6 @@ impl LoadView {
     pub fn age(&self, now: Instant) -> Option<Duration> {
         self.oldest.map(|(_, received_at)| now.saturating_duration_since(received_at))
     }
-}
-
-fn oldest(reports: impl Iterator<Item = Option<RankReport>>) -> Option<(DpRank, Instant)> {
-    let mut oldest = None;
-    for (index, report) in reports.enumerate() {
-        let received_at = report?.received_at;
-        if oldest.is_none_or(|(_, at)| received_at < at) {
-            oldest = Some((DpRank::new(index as u32), received_at));
-        }
-    }
-    oldest
 }
 
 #[cfg(test)]

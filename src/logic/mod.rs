@@ -17,3 +17,6 @@ pub mod rng;
 pub mod round;
 pub mod sequence;
 pub mod snapshot;
+
+#[cfg(test)]
+pub(crate) mod testing;

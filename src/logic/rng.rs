@@ -36,7 +36,11 @@ mod tests {
     #[test]
     fn the_numbers_of_a_seed_never_change() {
         let mut rng = Rng::from_seed(0);
-        assert_eq!(rng.next_u64(), 0xE220_A839_7B1D_CDAF, "the first number that the generator's authors publish for seed 0");
+        assert_eq!(
+            rng.next_u64(),
+            0xE220_A839_7B1D_CDAF,
+            "the first number that the generator's authors publish for seed 0"
+        );
     }
 
     #[test]

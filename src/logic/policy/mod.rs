@@ -177,6 +177,4 @@ impl<'a> View<'a> {
 }
 
 #[cfg(test)]
-pub(crate) mod testing;
-#[cfg(test)]
 mod tests;
