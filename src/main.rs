@@ -1,5 +1,6 @@
 //! The `fathom` binary: arguments, environment and file become a configuration, and the configuration a running router.
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use actix_web::{App, HttpServer};
@@ -59,7 +60,10 @@ async fn run(config: RouterConfig, server: ServerConfig) -> Result<(), StartErro
 
 fn start_logging(server: &ServerConfig) -> Result<(), Box<dyn std::error::Error>> {
     let filter = EnvFilter::try_new(&server.log_level)?;
-    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let logs = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr);
     match server.log_format {
         LogFormat::Text => logs.try_init().map_err(|error| error as Box<dyn std::error::Error>),
         LogFormat::Json => logs.json().try_init().map_err(|error| error as Box<dyn std::error::Error>),

@@ -60,7 +60,7 @@ impl fmt::Debug for RegistrySettings {
 impl RegistrySettings {
     /// Returns the factory of the built-in worker.
     pub fn built_in_workers() -> WorkerFactory {
-        Arc::new(|id, endpoint, context| WorkerActor::start_ports(id, endpoint, context))
+        Arc::new(WorkerActor::start_ports)
     }
 }
 
@@ -202,7 +202,7 @@ impl RegistryActor {
         let num_open = self.workers.values().filter(|worker| worker.is_being_asked).count();
         let room = MAX_OPEN_QUESTIONS.saturating_sub(num_open);
         let is_due = |worker: &&mut RunningWorker| !worker.is_being_asked && worker.ask_at <= now;
-        for (id, worker) in self.workers.iter_mut().filter(|(_, worker)| is_due(&worker)).take(room) {
+        for (id, worker) in self.workers.iter_mut().filter(|(_, worker)| is_due(worker)).take(room) {
             worker.is_being_asked = true;
             ask_engine(*id, worker.endpoint.clone(), &self.client, &self.settings.introspection, ctx);
         }

@@ -62,7 +62,7 @@ pub(super) async fn workers(edge: web::Data<Edge>) -> HttpResponse {
     let now = clock::now();
     let workers: Vec<WorkerAnswer> =
         members.iter().map(|member| worker_answer(member, edge.ports.freshness, now)).collect();
-    match serde_json::to_string(&serde_json::json!({ "workers": workers })) {
+    match serde_json::to_string(&FleetAnswer { workers }) {
         Ok(body) => respond::json(body),
         Err(_) => respond::error(RouteError::SelectorUnavailable, &edge.ports.telemetry),
     }
@@ -74,6 +74,11 @@ async fn fleet(edge: &Edge) -> Result<Vec<FleetMember>, RouteError> {
 
 fn is_serving(member: &FleetMember) -> bool {
     member.snapshot.as_ref().is_some_and(|worker| worker.state == WorkerState::Serving)
+}
+
+#[derive(Serialize)]
+struct FleetAnswer {
+    workers: Vec<WorkerAnswer>,
 }
 
 #[derive(Serialize)]
