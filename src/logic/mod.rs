@@ -7,6 +7,7 @@ pub mod flight;
 pub mod health;
 pub mod ids;
 pub mod introspect;
+pub mod kv_stream;
 pub mod load;
 pub mod membership;
 pub mod policy;
