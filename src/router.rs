@@ -160,7 +160,7 @@ impl RouterBuilder {
         let ports = EdgePorts {
             selector: selector.select,
             fleet: registry.clone().recipient(),
-            gate: Arc::new(Gate::new(self.config.http.max_concurrent_requests)),
+            gate: Arc::new(Gate::new(self.config.http.max_concurrent_requests, telemetry.open_requests.clone())),
             telemetry,
             settings: self.config.http,
             freshness: self.config.load.freshness,

@@ -44,7 +44,7 @@ pub(super) async fn forward(request: HttpRequest, payload: web::Payload, edge: w
 
 async fn try_forward(request: &HttpRequest, payload: web::Payload, edge: &Edge) -> Result<HttpResponse, RouteError> {
     let arrived_at = clock::now();
-    let pass = edge.ports.gate.enter(&edge.ports.telemetry)?;
+    let pass = edge.ports.gate.enter()?;
     let announced = request.headers().get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
     let body = body::read(payload, announced, edge.ports.settings.max_body_bytes).await?;
     let route_data = request.app_data::<EngineRoute>().copied().unwrap_or(EngineRoute::any("/"));

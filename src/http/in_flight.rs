@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use prometheus_client::metrics::gauge::Gauge;
+
 use crate::error::RouteError;
-use crate::telemetry::Telemetry;
 
 /// The gate that every forwarded request passes. Shared by all HTTP threads.
 #[derive(Debug)]
@@ -12,11 +13,13 @@ pub(crate) struct Gate {
     num_open: AtomicUsize,
     max_open: usize,
     is_draining: AtomicBool,
+    /// Shows the number of open requests.
+    gauge: Gauge,
 }
 
 impl Gate {
-    pub(crate) fn new(max_open: usize) -> Self {
-        Self { num_open: AtomicUsize::new(0), max_open, is_draining: AtomicBool::new(false) }
+    pub(crate) fn new(max_open: usize, gauge: Gauge) -> Self {
+        Self { num_open: AtomicUsize::new(0), max_open, is_draining: AtomicBool::new(false), gauge }
     }
 
     /// Lets no new request in from now on.
@@ -34,7 +37,7 @@ impl Gate {
     }
 
     /// Lets a request in until the pass is dropped.
-    pub(super) fn enter(self: &Arc<Self>, telemetry: &Telemetry) -> Result<Pass, RouteError> {
+    pub(super) fn enter(self: &Arc<Self>) -> Result<Pass, RouteError> {
         if self.is_draining() {
             return Err(RouteError::ShuttingDown);
         }
@@ -42,8 +45,8 @@ impl Gate {
             self.num_open.fetch_sub(1, Ordering::SeqCst);
             return Err(RouteError::Overloaded);
         }
-        telemetry.open_requests.inc();
-        Ok(Pass { gate: Arc::clone(self), telemetry: telemetry.clone() })
+        self.gauge.inc();
+        Ok(Pass { gate: Arc::clone(self) })
     }
 }
 
@@ -51,12 +54,11 @@ impl Gate {
 #[derive(Debug)]
 pub(super) struct Pass {
     gate: Arc<Gate>,
-    telemetry: Telemetry,
 }
 
 impl Drop for Pass {
     fn drop(&mut self) {
         self.gate.num_open.fetch_sub(1, Ordering::SeqCst);
-        self.telemetry.open_requests.dec();
+        self.gate.gauge.dec();
     }
 }
