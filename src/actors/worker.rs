@@ -12,7 +12,7 @@ use actix::prelude::{Actor, ActorContext, AsyncContext, Context, Handler, Recipi
 use crate::actors::observers::Observers;
 use crate::clock;
 use crate::config::LoadSettings;
-use crate::feed::{Frame, SubscribeError};
+use crate::feed::{FeedEvent, Frame, SubscribeError};
 use crate::logic::endpoint::{Endpoint, Feed, Readiness, WorkerFacts, WorkerUrl};
 use crate::logic::flight::FlightBook;
 use crate::logic::health::{Health, StateChange, WorkerState};
@@ -318,10 +318,12 @@ impl StreamHandler<FeedItem> for WorkerActor {
             return;
         }
         match &item.event {
-            Ok(frame) => {
+            Ok(FeedEvent::Frame(frame)) => {
                 self.load_feeds.heard(item.rank, now);
                 self.take_frame(item.rank, frame, now);
             }
+            // What comes on the next connection may be another process, with numbers of its own.
+            Ok(FeedEvent::ConnectionLost) => self.load.restart_stream(item.rank),
             Err(error) => self.feed_failed(item.rank, error, now),
         }
     }

@@ -19,16 +19,20 @@ struct PooledContext {
     num_sockets: AtomicUsize,
 }
 
-/// The right to one socket of a context. It must outlive the socket.
+/// The right to some sockets of one context. It must outlive them.
 pub(super) struct ContextLease {
     pooled: Arc<PooledContext>,
+    num_sockets: usize,
 }
 
 impl ContextLease {
-    /// Takes a place in a context that has one free, or in a new context.
-    pub(super) fn take() -> Self {
+    /// Takes places for so many sockets in a context that has room, or in a new context.
+    pub(super) fn take(num_sockets: usize) -> Self {
         let mut contexts = CONTEXTS.lock().unwrap_or_else(PoisonError::into_inner);
-        let free = contexts.iter().find(|pooled| pooled.num_sockets.load(Ordering::Relaxed) < MAX_SOCKETS_PER_CONTEXT);
+        let has_room = |pooled: &&Arc<PooledContext>| {
+            pooled.num_sockets.load(Ordering::Relaxed) + num_sockets <= MAX_SOCKETS_PER_CONTEXT
+        };
+        let free = contexts.iter().find(has_room);
         let pooled = match free {
             Some(pooled) => Arc::clone(pooled),
             None => {
@@ -38,11 +42,11 @@ impl ContextLease {
             }
         };
         // Under the lock, so that two threads cannot both take the last place.
-        pooled.num_sockets.fetch_add(1, Ordering::Relaxed);
-        Self { pooled }
+        pooled.num_sockets.fetch_add(num_sockets, Ordering::Relaxed);
+        Self { pooled, num_sockets }
     }
 
-    /// Opens the socket that the lease is for.
+    /// Opens one of the sockets that the lease is for.
     pub(super) fn socket(&self, kind: zmq::SocketType) -> zmq::Result<zmq::Socket> {
         self.pooled.context.socket(kind)
     }
@@ -50,7 +54,7 @@ impl ContextLease {
 
 impl Drop for ContextLease {
     fn drop(&mut self) {
-        self.pooled.num_sockets.fetch_sub(1, Ordering::Relaxed);
+        self.pooled.num_sockets.fetch_sub(self.num_sockets, Ordering::Relaxed);
     }
 }
 
@@ -60,7 +64,7 @@ mod tests {
 
     #[test]
     fn more_sockets_than_one_context_allows_can_be_leased() {
-        let leases: Vec<ContextLease> = (0..2 * MAX_SOCKETS_PER_CONTEXT).map(|_| ContextLease::take()).collect();
+        let leases: Vec<ContextLease> = (0..2 * MAX_SOCKETS_PER_CONTEXT).map(|_| ContextLease::take(1)).collect();
         let contexts =
             leases.iter().map(|lease| std::sync::Arc::as_ptr(&lease.pooled)).collect::<std::collections::BTreeSet<_>>();
         assert!(contexts.len() >= 2, "{} contexts", contexts.len());

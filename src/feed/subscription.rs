@@ -3,14 +3,10 @@
 //! The stream connects when it is first polled, on the thread that polls it, and ends after its first error: tmq would repeat a
 //! fatal error for ever. Dropping the stream closes the socket. A publisher that is not there is no error: the socket goes on
 //! trying, and the stream stays silent. Silence is for the owner to judge.
-//!
-//! ZMQ heartbeats are never set: on a socket with a bounded receive queue they abort the whole process (libzmq 4.3.4 and 4.3.5,
-//! zeromq/libzmq 3937).
 
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures::stream::{self, LocalBoxStream};
 use futures::{Stream, StreamExt, TryFutureExt};
@@ -18,21 +14,11 @@ use tmq::subscribe::SubscribeWithoutTopic;
 use tmq::{FromZmqSocket, Multipart};
 
 use crate::feed::context::ContextLease;
+use crate::feed::monitor::{MONITOR_SOCKETS, connection_losses};
+use crate::feed::socket::{resolve, set_options};
 
 /// Frames read from libzmq at a time: one readiness query per batch instead of one per frame.
 const READ_BATCH: usize = 64;
-/// Reconnection starts after this many milliseconds, and doubles up to [`RECONNECT_MAX_MS`].
-const RECONNECT_MS: i32 = 100;
-const RECONNECT_MAX_MS: i32 = 2_000;
-/// A peer that accepts the connection but speaks no ZMTP is given up after this many milliseconds.
-const HANDSHAKE_MS: i32 = 1_000;
-/// TCP keepalive: first probe after 10 s of silence, then every 5 s, dead after 3.
-const KEEPALIVE_IDLE_SECS: i32 = 10;
-const KEEPALIVE_INTERVAL_SECS: i32 = 5;
-const KEEPALIVE_PROBES: i32 = 3;
-/// How long one address of a name with several is tried before the next.
-const ADDRESS_TIMEOUT: Duration = Duration::from_millis(500);
-
 /// What to subscribe to.
 #[derive(Debug, Clone)]
 pub(crate) struct SubscriptionSpec {
@@ -46,6 +32,17 @@ pub(crate) struct SubscriptionSpec {
     pub receive_limit: i32,
     /// Bytes of the largest message taken; a publisher that sends more is disconnected.
     pub max_message_bytes: i64,
+    /// Whether losses of the connection are told. Takes two more sockets.
+    pub tells_losses: bool,
+}
+
+/// What a subscription brings.
+#[derive(Debug)]
+pub(crate) enum FeedEvent {
+    /// A message.
+    Frame(Frame),
+    /// The connection was lost; what comes after may be from another process.
+    ConnectionLost,
 }
 
 /// One multipart message.
@@ -90,82 +87,56 @@ pub(crate) enum SubscribeError {
 }
 
 /// Subscribes. The stream must be polled on a tokio runtime with I/O.
-pub(crate) fn subscribe(spec: SubscriptionSpec) -> impl Stream<Item = Result<Frame, SubscribeError>> + 'static {
+pub(crate) fn subscribe(spec: SubscriptionSpec) -> impl Stream<Item = Result<FeedEvent, SubscribeError>> + 'static {
     async move {
         let address = resolve(&spec.host, spec.port).await?;
         open(&spec, address)
     }
-    .map_ok(frames)
+    .map_ok(items)
     .try_flatten_stream()
 }
 
-struct OpenSocket {
-    // Declared before the lease, so that it is closed before its place is given away.
-    messages: LocalBoxStream<'static, tmq::Result<Multipart>>,
-    _lease: ContextLease,
+type EventStream = LocalBoxStream<'static, tmq::Result<FeedEvent>>;
+
+pub(super) struct OpenSocket {
+    // Declared before the lease, so that its sockets are closed before their places are given away.
+    pub(super) events: EventStream,
+    pub(super) _lease: ContextLease,
 }
 
-fn frames(socket: OpenSocket) -> impl Stream<Item = Result<Frame, SubscribeError>> {
+pub(super) fn items(socket: OpenSocket) -> impl Stream<Item = Result<FeedEvent, SubscribeError>> {
     stream::unfold(Some(socket), |socket| async move {
         let mut socket = socket?;
-        match socket.messages.next().await? {
-            Ok(message) => Some((Ok(Frame(message)), Some(socket))),
+        match socket.events.next().await? {
+            Ok(event) => Some((Ok(event), Some(socket))),
             Err(error) => Some((Err(SubscribeError::Receive(error)), None)),
         }
     })
 }
 
-/// libzmq tries only the IPv6 address of a name that has both kinds, and never falls back. So a name is resolved here, at each
-/// opening anew, and of several addresses the first one that accepts a connection is taken.
-async fn resolve(host: &Arc<str>, port: u16) -> Result<SocketAddr, SubscribeError> {
-    let bare = host.trim_start_matches('[').trim_end_matches(']');
-    if let Ok(address) = bare.parse::<IpAddr>() {
-        return Ok(SocketAddr::new(address, port));
-    }
-    let failed = |source| SubscribeError::Resolve { host: Arc::clone(host), source };
-    let addresses: Vec<SocketAddr> = tokio::net::lookup_host((bare, port)).await.map_err(failed)?.collect();
-    let Some((first, others)) = addresses.split_first() else {
-        return Err(failed(std::io::Error::from(std::io::ErrorKind::NotFound)));
-    };
-    if !others.is_empty() {
-        for address in &addresses {
-            let attempt = tokio::time::timeout(ADDRESS_TIMEOUT, tokio::net::TcpStream::connect(address));
-            if matches!(attempt.await, Ok(Ok(_))) {
-                return Ok(*address);
-            }
-        }
-    }
-    Ok(*first)
-}
-
 fn open(spec: &SubscriptionSpec, address: SocketAddr) -> Result<OpenSocket, SubscribeError> {
     let endpoint = format!("tcp://{address}");
-    let lease = ContextLease::take();
+    let lease = ContextLease::take(if spec.tells_losses { 1 + MONITOR_SOCKETS } else { 1 });
     match connect(&lease, spec, &endpoint) {
-        Ok(messages) => Ok(OpenSocket { messages, _lease: lease }),
+        Ok(events) => Ok(OpenSocket { events, _lease: lease }),
         Err(source) => Err(SubscribeError::Open { endpoint, source }),
     }
 }
 
-/// Every option is set before connect: later ones do not reach the session that connect has made.
-fn connect(
-    lease: &ContextLease,
-    spec: &SubscriptionSpec,
-    endpoint: &str,
-) -> tmq::Result<LocalBoxStream<'static, tmq::Result<Multipart>>> {
+fn connect(lease: &ContextLease, spec: &SubscriptionSpec, endpoint: &str) -> tmq::Result<EventStream> {
     let socket = lease.socket(zmq::SUB)?;
-    socket.set_linger(0)?;
-    socket.set_ipv6(true)?;
-    socket.set_rcvhwm(spec.receive_limit)?;
-    socket.set_maxmsgsize(spec.max_message_bytes)?;
-    socket.set_handshake_ivl(HANDSHAKE_MS)?;
-    socket.set_reconnect_ivl(RECONNECT_MS)?;
-    socket.set_reconnect_ivl_max(RECONNECT_MAX_MS)?;
-    socket.set_tcp_keepalive(1)?;
-    socket.set_tcp_keepalive_idle(KEEPALIVE_IDLE_SECS)?;
-    socket.set_tcp_keepalive_intvl(KEEPALIVE_INTERVAL_SECS)?;
-    socket.set_tcp_keepalive_cnt(KEEPALIVE_PROBES)?;
+    set_options(&socket, spec.receive_limit, spec.max_message_bytes)?;
+    let losses = if spec.tells_losses { Some(connection_losses(lease, &socket)?) } else { None };
     socket.connect(endpoint)?;
     let subscribed = SubscribeWithoutTopic::from_zmq_socket(socket)?.subscribe(spec.topic.as_bytes())?;
-    Ok(subscribed.into_inner().buffered(READ_BATCH).boxed_local())
+    let messages = subscribed.into_inner().buffered(READ_BATCH).map(message_event);
+    let Some(losses) = losses else {
+        return Ok(messages.boxed_local());
+    };
+    let losses = losses.map(|loss| loss.map(|()| FeedEvent::ConnectionLost));
+    Ok(stream::select(messages, losses).boxed_local())
+}
+
+pub(super) fn message_event(message: tmq::Result<Multipart>) -> tmq::Result<FeedEvent> {
+    message.map(|parts| FeedEvent::Frame(Frame(parts)))
 }

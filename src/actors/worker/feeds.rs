@@ -8,7 +8,7 @@ use futures::StreamExt;
 use rustc_hash::FxHashMap;
 
 use crate::actors::worker::WorkerActor;
-use crate::feed::{Frame, SubscribeError, SubscriptionSpec, subscribe};
+use crate::feed::{FeedEvent, SubscribeError, SubscriptionSpec, subscribe};
 use crate::logic::endpoint::FeedPlan;
 use crate::logic::ids::DpRank;
 
@@ -27,7 +27,7 @@ pub(crate) struct FeedItem {
     /// Which opening of that rank's socket; items of an earlier one are void.
     opening: u64,
     /// What came.
-    pub(crate) event: Result<Frame, SubscribeError>,
+    pub(crate) event: Result<FeedEvent, SubscribeError>,
 }
 
 /// The subscriptions of one feed.
@@ -82,6 +82,8 @@ impl RankFeeds {
             topic: plan.topic.clone(),
             receive_limit: RECEIVE_LIMIT,
             max_message_bytes: MAX_MESSAGE_BYTES,
+            // A restarted publisher of load shows in its numbers, and silence in its age.
+            tells_losses: false,
         };
         let stream = ctx.add_stream(subscribe(spec).map(move |event| FeedItem { rank, opening, event }));
         self.ranks.insert(rank, RankFeed { stream: Some(stream), opening, heard_at: now, reopen_after });
