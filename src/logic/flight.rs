@@ -78,21 +78,13 @@ impl FlightBook {
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, Instant};
+    use std::time::Duration;
 
     use super::FlightBook;
     use crate::logic::ids::DecisionId;
+    use crate::logic::testing::{millis, secs, start};
 
-    const DELAY: Duration = Duration::from_millis(50);
-
-    #[expect(clippy::disallowed_methods, reason = "an arbitrary point in time to count from")]
-    fn start() -> Instant {
-        Instant::now()
-    }
-
-    fn millis(count: u64) -> Duration {
-        Duration::from_millis(count)
-    }
+    const DELAY: Duration = millis(50);
 
     #[test]
     fn a_dispatch_counts_until_a_report_can_contain_it() {
@@ -128,5 +120,28 @@ mod tests {
         assert_eq!(book.in_flight(), 0);
         assert!(book.recent.len() < 200, "{} entries are kept", book.recent.len());
         assert_eq!(book.num_recent, 0);
+    }
+
+    /// Seen in sgl-project/sglang#9491.
+    #[test]
+    fn a_stream_is_in_flight_from_its_reservation_to_its_end() {
+        let t0 = start();
+        let mut book = FlightBook::default();
+        book.reserve(DecisionId::new(1), t0);
+        for age in [secs(1), secs(15), secs(3_600)] {
+            assert_eq!((book.in_flight(), book.dispatches_since(t0 + age, DELAY)), (1, 0), "after {age:?}");
+        }
+        book.finish(DecisionId::new(1));
+        assert_eq!(book.in_flight(), 0);
+    }
+
+    #[test]
+    fn a_reservation_that_is_repeated_counts_once() {
+        let mut book = FlightBook::default();
+        book.reserve(DecisionId::new(1), start());
+        book.reserve(DecisionId::new(1), start());
+        assert_eq!((book.in_flight(), book.dispatches_since(start(), DELAY)), (1, 1));
+        book.finish(DecisionId::new(1));
+        assert_eq!((book.in_flight(), book.dispatches_since(start(), DELAY)), (0, 0));
     }
 }

@@ -150,23 +150,19 @@ impl Health {
 mod tests {
     use std::time::Instant;
 
-    use super::{Health, WorkerState};
+    use super::{Health, StateChange, WorkerState};
+    use crate::logic::testing::start;
 
-    type Step = fn(&mut Health, Instant);
-
-    #[expect(clippy::disallowed_methods, reason = "an arbitrary point in time to count from")]
-    fn start() -> Instant {
-        Instant::now()
-    }
+    type Step = fn(&mut Health, Instant) -> Option<StateChange>;
 
     #[test]
     fn each_history_ends_in_the_state_that_the_table_says() {
-        let answer: Step = |health, now| drop(health.engine_answered(now));
-        let suspend: Step = |health, now| drop(health.suspend(now));
-        let resume: Step = |health, now| drop(health.resume(now));
-        let drain: Step = |health, now| drop(health.drain(now));
-        let reached: Step = |health, now| drop(health.reached(now));
-        let missed: Step = |health, now| drop(health.unreachable(now));
+        let answer: Step = Health::engine_answered;
+        let suspend: Step = Health::suspend;
+        let resume: Step = Health::resume;
+        let drain: Step = Health::drain;
+        let reached: Step = Health::reached;
+        let missed: Step = Health::unreachable;
         let rows: &[(&str, &[Step], WorkerState)] = &[
             ("a worker that was not asked is pending", &[], WorkerState::Pending),
             ("a worker that answered serves", &[answer], WorkerState::Serving),

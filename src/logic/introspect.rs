@@ -114,15 +114,17 @@ pub fn facts(endpoint: &Endpoint, answer: EngineAnswer) -> Option<WorkerFacts> {
 }
 
 /// The alias first, then what the model list adds (LoRA adapters); the path of the weights only where there is no name at all.
+/// An empty name is none.
 fn answered_models(answer: &EngineAnswer) -> Vec<Arc<str>> {
-    let mut models: Vec<Arc<str>> = answer.served_model_name.iter().cloned().collect();
-    for (id, _) in &answer.models {
-        if !models.contains(id) {
-            models.push(Arc::clone(id));
+    let mut models: Vec<Arc<str>> = Vec::new();
+    let listed = answer.models.iter().map(|(id, _)| id);
+    for name in answer.served_model_name.iter().chain(listed) {
+        if !name.is_empty() && !models.contains(name) {
+            models.push(Arc::clone(name));
         }
     }
     if models.is_empty() {
-        models.extend(answer.model_path.clone());
+        models.extend(answer.model_path.clone().filter(|path| !path.is_empty()));
     }
     models
 }

@@ -82,17 +82,18 @@ pub fn price<'a>(
     let (basis, ratio) = totals.settle(rules.basis, priced.len());
     for candidate in priced.iter_mut() {
         let Some(snapshot) = snapshot_of(candidate.slot) else { continue };
-        let own = f64::from(snapshot.in_flight) + f64::from(reserved_of(candidate.slot));
+        let reserved = reserved_of(candidate.slot);
         let is_trusted = basis != Basis::InFlight && trust(snapshot, rules, now).is_trusted();
         candidate.load = if is_trusted {
-            snapshot.load.depth() as f64 + f64::from(reserved_of(candidate.slot))
+            snapshot.load.depth() as f64 + f64::from(reserved)
         } else if basis == Basis::Scaled {
-            own * ratio
+            // What this round adds is queued for certain: scaled below one it would draw the rest of the round after it.
+            f64::from(snapshot.in_flight) * ratio + f64::from(reserved) * ratio.max(1.0)
         } else {
-            own
+            own_requests(snapshot, reserved)
         };
     }
-    raise_newcomers(priced, &snapshot_of, rules.ramp_up, now);
+    raise_newcomers(priced, &snapshot_of, &reserved_of, rules.ramp_up, now);
     basis
 }
 
@@ -137,20 +138,22 @@ impl Totals {
         match rule {
             BasisRule::Uniform => (Basis::InFlight, 1.0),
             BasisRule::Mixed => (Basis::Mixed, 1.0),
-            // Without own requests at any trusted worker there is nothing to scale by: zero in-flight times any ratio would
-            // make the silent worker look idle, so the decision falls back to in-flight for all.
-            BasisRule::Scaled if self.in_flight <= 0.0 => (Basis::InFlight, 1.0),
+            // Without own requests at any trusted worker, or without any reported one, there is nothing to scale by: a ratio of
+            // nothing would make the silent worker look idle, so the decision falls back to in-flight for all.
+            BasisRule::Scaled if self.in_flight <= 0.0 || self.depth <= 0.0 => (Basis::InFlight, 1.0),
             BasisRule::Scaled => (Basis::Scaled, self.depth / self.in_flight),
         }
     }
 }
 
 /// An engine that has only just started may report zeros for many seconds, and an empty worker would be sent everything. Until
-/// its ramp has passed, a newcomer is priced at no less than the mean of the established workers, falling linearly to its own
-/// load. A fleet of newcomers only has no mean to be raised to, and is left alone.
+/// its ramp has passed, a newcomer holds at least what this router has in flight there, whatever it reports, and the mean of the
+/// established workers comes on top, falling linearly to nothing: so its share grows with time. A fleet of newcomers only has no
+/// mean to be raised by, and is left alone.
 fn raise_newcomers<'a>(
     priced: &mut [Priced],
     snapshot_of: &impl Fn(usize) -> Option<&'a WorkerSnapshot>,
+    reserved_of: &impl Fn(usize) -> u32,
     ramp_up: Duration,
     now: Instant,
 ) {
@@ -174,10 +177,16 @@ fn raise_newcomers<'a>(
     }
     let mean = sum / f64::from(num_established);
     for candidate in priced.iter_mut() {
-        if let Some(remaining) = remaining_of(candidate.slot) {
-            candidate.load = candidate.load.max(mean * remaining);
-        }
+        let Some(remaining) = remaining_of(candidate.slot) else { continue };
+        let Some(snapshot) = snapshot_of(candidate.slot) else { continue };
+        let own = own_requests(snapshot, reserved_of(candidate.slot));
+        candidate.load = candidate.load.max(own) + mean * remaining;
     }
+}
+
+/// Returns how many requests of this router the worker has or is about to have.
+fn own_requests(snapshot: &WorkerSnapshot, reserved: u32) -> f64 {
+    f64::from(snapshot.in_flight) + f64::from(reserved)
 }
 
 #[cfg(test)]

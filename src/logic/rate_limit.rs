@@ -29,14 +29,14 @@ impl RateLimit {
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, Instant};
+    use std::time::Duration;
 
     use super::RateLimit;
+    use crate::logic::testing::start;
 
     #[test]
     fn a_flood_leaves_one_line_per_interval_with_the_number_held_back() {
-        #[expect(clippy::disallowed_methods, reason = "an arbitrary point in time to count from")]
-        let start = Instant::now();
+        let start = start();
         let mut limit = RateLimit::new(Duration::from_secs(10));
         assert_eq!(limit.admit(start), Some(0));
         for second in 1..10 {

@@ -56,7 +56,7 @@ fn whatever_is_not_the_plain_address_of_a_worker_is_refused() {
         ("ipc:///tmp/engine", "only http://"),
         ("http://w:30000@3", "credentials"),
         ("w:30000@3", "credentials"),
-        ("http://[::1]:30000@3", "host"),
+        ("http://[::1]:30000@3", "credentials"),
         ("http://user@w:30000", "credentials"),
         ("http://w:30000/v1", "path"),
         ("w:30000/v1/", "path"),

@@ -1,3 +1,4 @@
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::{AskIntervals, EngineAnswer, Failure, facts, retry_after};
@@ -75,8 +76,7 @@ fn a_worker_that_wants_another_key_is_asked_slowly_and_says_so() {
 
 #[test]
 fn each_failure_has_a_text_of_its_own() {
-    let texts: std::collections::BTreeSet<&str> =
-        PASSING.iter().chain(&LASTING).map(|failure| failure.text()).collect();
+    let texts: BTreeSet<&str> = PASSING.iter().chain(&LASTING).map(|failure| failure.text()).collect();
     assert_eq!(texts.len(), 7);
 }
 

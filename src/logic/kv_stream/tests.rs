@@ -19,10 +19,20 @@ fn without_replay_each_history_means_what_the_table_says() {
         ("a stream from its origin is exact", &[0, 1], vec![Apply(0), Apply(1)], StreamTrust::Exact),
         ("a late joiner lists what it hears", &[7, 8], vec![Apply(7), Apply(8)], StreamTrust::Gapped),
         ("a repetition is not applied", &[0, 0], vec![Apply(0)], StreamTrust::Exact),
-        ("a gap clears, and the batch after it applies", &[0, 2], vec![Apply(0), ClearRank, Apply(2)], StreamTrust::Gapped),
+        (
+            "a gap clears, and the batch after it applies",
+            &[0, 2],
+            vec![Apply(0), ClearRank, Apply(2)],
+            StreamTrust::Gapped,
+        ),
         ("a huge jump is a gap too", &[1, u64::MAX], vec![Apply(1), ClearRank, Apply(u64::MAX)], StreamTrust::Gapped),
         ("zero again is a restart", &[0, 1, 0], vec![Apply(0), Apply(1), ClearRank, Apply(0)], StreamTrust::Exact),
-        ("a smaller number is a restart whose start was missed", &[9, 3], vec![Apply(9), ClearRank, Apply(3)], StreamTrust::Gapped),
+        (
+            "a smaller number is a restart whose start was missed",
+            &[9, 3],
+            vec![Apply(9), ClearRank, Apply(3)],
+            StreamTrust::Gapped,
+        ),
     ];
     for (sentence, numbers, actions, trust) in rows {
         let mut stream = KvStream::new(false);

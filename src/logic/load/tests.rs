@@ -1,6 +1,7 @@
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use super::{Applied, LoadTable, RankLoad, Trust};
+use super::Applied::{InForce, OutOfDate, UnknownRank};
+use super::{LoadTable, RankLoad, Trust};
 use crate::logic::endpoint::MAX_DP_RANKS;
 use crate::logic::ids::DpRank;
 use crate::logic::testing::{millis, secs, start};
@@ -16,10 +17,10 @@ fn load(running: u64, waiting: u64) -> RankLoad {
 }
 
 /// Returns a table whose ranks have all reported at `at`.
-fn reported(loads: &[RankLoad], at: std::time::Instant) -> LoadTable {
+fn reported(loads: &[RankLoad], at: Instant) -> LoadTable {
     let mut table = LoadTable::new(Some(loads.len() as u32));
     for (number, load) in (0..).zip(loads) {
-        assert_eq!(table.apply(rank(number), 0, *load, at), Applied::InForce);
+        assert_eq!(table.apply(rank(number), 0, *load, at), InForce);
     }
     table
 }
@@ -101,7 +102,7 @@ fn a_worker_that_advertised_no_load_is_taken_at_face_value_by_the_ranks_that_rep
     let t0 = start();
     let mut table = LoadTable::new(None);
     assert_eq!(table.freeze(0).trust(t0, FRESHNESS), Trust::Unreported, "without a report nothing is trusted");
-    assert_eq!(table.apply_unsequenced(rank(3), load(6, 1), t0), Applied::InForce);
+    assert_eq!(table.apply_unsequenced(rank(3), load(6, 1), t0), InForce);
     let view = table.freeze(0);
     assert_eq!((view.trust(t0, FRESHNESS), view.depth()), (Trust::Trusted, 7));
     assert_eq!(view.trust(t0 + secs(5), FRESHNESS), Trust::Stale { rank: rank(3), age: secs(5) });
@@ -120,8 +121,8 @@ fn a_report_of_a_rank_that_cannot_exist_changes_nothing() {
     for (sentence, expected_ranks, number) in rows {
         let mut table = LoadTable::new(expected_ranks);
         let before = table.freeze(0);
-        assert_eq!(table.apply(rank(number), 0, load(1, 0), t0), Applied::UnknownRank, "{sentence}");
-        assert_eq!(table.apply_unsequenced(rank(number), load(1, 0), t0), Applied::UnknownRank, "{sentence}");
+        assert_eq!(table.apply(rank(number), 0, load(1, 0), t0), UnknownRank, "{sentence}");
+        assert_eq!(table.apply_unsequenced(rank(number), load(1, 0), t0), UnknownRank, "{sentence}");
         table.restart_stream(rank(number));
         assert_eq!(table.freeze(0), before, "{sentence}");
     }
@@ -130,30 +131,22 @@ fn a_report_of_a_rank_that_cannot_exist_changes_nothing() {
 /// Seen in ai-dynamo/dynamo#13435.
 #[test]
 fn out_of_order_frames_change_nothing_and_a_restart_is_in_force_at_once() {
-    let rows: &[(&str, &[(u64, Applied)], u64)] = &[
-        ("a late frame changes nothing", &[(1_000, Applied::InForce), (999, Applied::OutOfDate)], 1_000),
-        (
-            "nor does a repeated one",
-            &[(1_000, Applied::InForce), (1_001, Applied::InForce), (1_001, Applied::OutOfDate)],
-            1_001,
-        ),
-        ("a gap is no reason to wait", &[(1_000, Applied::InForce), (1_900, Applied::InForce)], 1_900),
-        ("a restarted publisher is heard with its first frame", &[(1_000, Applied::InForce), (0, Applied::InForce)], 0),
-        ("also if it restarts early", &[(1, Applied::InForce), (0, Applied::InForce)], 0),
-        (
-            "a restart whose first frame was lost is heard with the second that comes",
-            &[(12, Applied::InForce), (1, Applied::OutOfDate), (2, Applied::InForce)],
-            2,
-        ),
+    let rows = [
+        ("a late frame changes nothing", vec![(1_000, InForce), (999, OutOfDate)], 1_000),
+        ("nor does a repeated one", vec![(1_000, InForce), (1_001, InForce), (1_001, OutOfDate)], 1_001),
+        ("a gap is no reason to wait", vec![(1_000, InForce), (1_900, InForce)], 1_900),
+        ("a restarted publisher is heard with its first frame", vec![(1_000, InForce), (0, InForce)], 0),
+        ("also if it restarts early", vec![(1, InForce), (0, InForce)], 0),
+        ("or, where that was lost, with the second that comes", vec![(12, InForce), (1, OutOfDate), (2, InForce)], 2),
     ];
     for (sentence, frames, in_force) in rows {
         let mut table = LoadTable::new(Some(1));
-        for (sequence, expected) in *frames {
+        for (sequence, expected) in frames {
             // The load says which frame it came with.
-            let applied = table.apply(rank(0), *sequence, load(*sequence, 0), start());
-            assert_eq!(applied, *expected, "{sentence}: frame {sequence}");
+            let applied = table.apply(rank(0), sequence, load(sequence, 0), start());
+            assert_eq!(applied, expected, "{sentence}: frame {sequence}");
         }
-        assert_eq!(table.freeze(0).depth(), *in_force, "{sentence}");
+        assert_eq!(table.freeze(0).depth(), in_force, "{sentence}");
     }
 }
 
@@ -163,7 +156,7 @@ fn a_frame_that_is_out_of_date_does_not_make_the_report_younger() {
     let mut table = LoadTable::new(Some(1));
     table.apply(rank(0), 8, load(1, 0), t0);
     for sequence in [8, 7] {
-        assert_eq!(table.apply(rank(0), sequence, load(0, 0), t0 + secs(4)), Applied::OutOfDate);
+        assert_eq!(table.apply(rank(0), sequence, load(0, 0), t0 + secs(4)), OutOfDate);
     }
     assert_eq!(table.freeze(0).age(t0 + secs(4)), Some(secs(4)));
 }
@@ -171,12 +164,8 @@ fn a_frame_that_is_out_of_date_does_not_make_the_report_younger() {
 #[test]
 fn the_streams_of_two_ranks_are_numbered_apart() {
     let mut table = LoadTable::new(Some(2));
-    assert_eq!(table.apply(rank(0), 500, load(1, 0), start()), Applied::InForce);
-    assert_eq!(
-        table.apply(rank(1), 499, load(2, 0), start()),
-        Applied::InForce,
-        "499 is late on the other stream only"
-    );
+    assert_eq!(table.apply(rank(0), 500, load(1, 0), start()), InForce);
+    assert_eq!(table.apply(rank(1), 499, load(2, 0), start()), InForce, "499 is late on the other stream only");
     assert_eq!(table.freeze(0).depth(), 3);
 }
 
@@ -190,7 +179,7 @@ fn a_new_connection_keeps_the_last_report_until_it_is_stale_and_takes_any_number
     let view = table.freeze(0);
     assert_eq!((view.depth(), view.trust(t0 + secs(4), FRESHNESS)), (9, Trust::Trusted));
     assert!(!view.trust(t0 + secs(5), FRESHNESS).is_trusted());
-    assert_eq!(table.apply(rank(0), 35, load(2, 0), t0), Applied::InForce, "35 would be late on the old connection");
+    assert_eq!(table.apply(rank(0), 35, load(2, 0), t0), InForce, "35 would be late on the old connection");
 }
 
 #[test]

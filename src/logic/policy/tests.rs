@@ -145,17 +145,17 @@ fn round_robin_takes_every_candidate_in_turn_whatever_its_load() {
 
 #[test]
 fn the_matched_set_tie_break_uses_the_load() {
-    let rows: &[(&str, &[f64], &[(u32, u32)], usize)] = &[
-        ("the less loaded of two with the best match", &[9.0, 4.0, 0.0], &[(8, 8), (8, 8), (0, 8)], 1),
-        ("the better match even where it is more loaded", &[9.0, 4.0, 0.0], &[(8, 8), (7, 8), (0, 8)], 0),
-        ("matches count in parts of the prompt at each worker's block size", &[9.0, 4.0], &[(6, 8), (24, 32)], 1),
-        ("more blocks are not more of the prompt", &[4.0, 9.0], &[(20, 32), (7, 8)], 1),
+    let rows = [
+        ("the less loaded of two with the best match", vec![9.0, 4.0, 0.0], vec![(8, 8), (8, 8), (0, 8)], 1),
+        ("the better match even where it is more loaded", vec![9.0, 4.0, 0.0], vec![(8, 8), (7, 8), (0, 8)], 0),
+        ("matches count in parts of the prompt at each worker's block size", vec![9.0, 4.0], vec![(6, 8), (24, 32)], 1),
+        ("more blocks are not more of the prompt", vec![4.0, 9.0], vec![(20, 32), (7, 8)], 1),
     ];
     for (sentence, loads, matches, expected) in rows {
-        let candidates = Candidates::of(loads).matches(matches);
+        let candidates = Candidates::of(&loads).matches(&matches);
         for seed in 0..50 {
             let pick = candidates.pick(&CacheAwareZmq::default(), seed);
-            assert_eq!((pick.candidate, pick.reason), (*expected, "best_match"), "{sentence}, seed {seed}");
+            assert_eq!((pick.candidate, pick.reason), (expected, "best_match"), "{sentence}, seed {seed}");
         }
     }
 }

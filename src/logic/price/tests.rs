@@ -121,19 +121,27 @@ fn a_reserved_request_of_a_silent_worker_never_counts_for_less_than_one() {
 }
 
 #[test]
-fn a_newcomer_ramps_up_from_the_mean_of_the_established_workers_to_its_own_load() {
+fn a_newcomer_ramps_up_while_the_mean_of_the_established_workers_on_top_of_it_falls_to_nothing() {
     let rows = [
-        ("at first it counts as loaded as the mean of the others", FRESH, 0, 20.0),
-        ("halfway as half of it", secs(5), 0, 10.0),
-        ("at the end of the ramp as itself", secs(10), 0, 0.0),
+        ("at first the whole mean of the others", FRESH, 0, 20.0),
+        ("halfway a half of it", secs(5), 0, 10.0),
+        ("its own load counts as well", secs(5), 12, 22.0),
+        ("at the end of the ramp its own load alone", secs(10), 12, 12.0),
         ("and ever after", secs(3_600), 0, 0.0),
-        ("a load of its own that is higher stands", FRESH, 25, 25.0),
-        ("it falls to its own load, not below", secs(5), 12, 12.0),
     ];
     for (sentence, serving_for, depth, expected) in rows {
         let newcomer = worker(3).depth(depth).serving_for(serving_for);
         let fleet = Fleet::of([worker(1).depth(10), worker(2).depth(30).serving_for(secs(60)), newcomer]);
         assert_prices(sentence, &fleet, Basis::Engine, &[10.0, 30.0, expected]);
+    }
+}
+
+#[test]
+fn a_newcomer_that_reports_zeros_holds_at_least_what_this_router_sent_it() {
+    let newcomer = |depth| worker(2).in_flight(6).depth(depth).serving_for(secs(5));
+    for (depth, held) in [(0, 8.0), (5, 8.0), (9, 11.0)] {
+        let fleet = Fleet::of([worker(1).in_flight(1).depth(20), newcomer(depth)]).reserved(&[0, 2]);
+        assert_prices("six in flight and two reserved", &fleet, Basis::Engine, &[20.0, held + 10.0]);
     }
 }
 

@@ -77,7 +77,11 @@ impl RunningRouter {
     pub(crate) async fn wait_until_trusted(&self, num_workers: usize) {
         eventually(&format!("{num_workers} workers are trusted"), || async {
             let now = fathom_router::clock::now();
-            let trusted = self.fleet().await.into_iter().filter(|worker| worker.load.trust(now, Duration::from_secs(5)).is_trusted());
+            let trusted = self
+                .fleet()
+                .await
+                .into_iter()
+                .filter(|worker| worker.load.trust(now, Duration::from_secs(5)).is_trusted());
             (trusted.count() == num_workers).then_some(())
         })
         .await;
