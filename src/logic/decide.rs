@@ -146,7 +146,7 @@ fn collect_candidates(
             let may_take_it = snapshot.state == wanted
                 && snapshot.serves(request.model.as_deref())
                 && !request.excluded.contains(&snapshot.id);
-            may_take_it.then_some(Priced { slot, load: 0.0 })
+            may_take_it.then_some(Priced::new(slot))
         }));
         if !candidates.is_empty() {
             return Ok(());
@@ -183,18 +183,24 @@ fn checked(pick: Pick, view: &View<'_>, rng: &mut Rng) -> Pick {
     Pick::new(view.least_loaded(|_| true, rng).unwrap_or(0), "pick_out_of_range")
 }
 
-/// The least loaded of the others, in order.
+/// The least loaded of the others, in order. One pass from a random start, so that equals are not taken by position.
 fn fallbacks(view: &View<'_>, picked: usize, rng: &mut Rng) -> Vec<usize> {
     let wanted = MAX_FALLBACKS.min(view.len() - 1);
-    let mut chosen: Vec<usize> = Vec::with_capacity(wanted);
-    while chosen.len() < wanted {
-        let Some(next) = view.least_loaded(|other| other != picked && !chosen.contains(&other), rng) else { break };
-        chosen.push(next);
+    let mut best: Vec<usize> = Vec::with_capacity(wanted + 1);
+    let start = rng.below(view.len());
+    for candidate in (start..view.len()).chain(0..start).filter(|candidate| *candidate != picked) {
+        let load = view.load_of(candidate);
+        if best.len() == wanted && best.last().is_none_or(|worst| view.load_of(*worst) <= load) {
+            continue;
+        }
+        let place = best.partition_point(|other| view.load_of(*other) <= load);
+        best.insert(place, candidate);
+        best.truncate(wanted);
     }
-    for candidate in &mut chosen {
+    for candidate in &mut best {
         *candidate = view.candidates[*candidate].slot;
     }
-    chosen
+    best
 }
 
 #[cfg(test)]

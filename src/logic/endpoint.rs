@@ -26,8 +26,8 @@ impl WorkerUrl {
     /// # Errors
     /// Refuses, naming the text, whatever is not plain `http://host[:port]`: other schemes, credentials, paths, queries.
     pub fn parse(text: &str) -> Result<Self, InvalidWorkerUrl> {
-        let invalid = |reason| InvalidWorkerUrl { text: text.to_owned(), reason };
         let trimmed = text.trim();
+        let invalid = |reason| InvalidWorkerUrl { text: text.to_owned(), reason };
         let with_scheme = if trimmed.contains("://") { trimmed.to_owned() } else { format!("http://{trimmed}") };
         let url = Url::parse(&with_scheme).map_err(|_| invalid("it is not a host with an optional port"))?;
         if url.scheme() != "http" {
@@ -323,10 +323,11 @@ pub struct WorkerFacts {
 }
 
 impl WorkerFacts {
-    /// Tells whether another answer describes the same engine: the same models and the same sockets. Anything else is a
-    /// restart with other settings, and what was learnt before does not apply to it.
+    /// Tells whether another answer describes the same engine: the same first model and the same sockets. Anything else is a
+    /// restart with other settings, and what was learnt before does not apply to it. Further names may come and go: an adapter
+    /// that is loaded at run time makes no other engine.
     pub fn is_same_engine(&self, other: &Self) -> bool {
-        self.models == other.models
+        self.models.first() == other.models.first()
             && self.load_feed == other.load_feed
             && self.kv_feed == other.kv_feed
             && self.version == other.version

@@ -57,6 +57,20 @@ pub struct Priced {
     pub slot: usize,
     /// Requests, on the decision's basis.
     pub load: f64,
+    is_trusted: bool,
+}
+
+impl Priced {
+    /// Returns the candidate of the slot, not priced yet.
+    pub fn new(slot: usize) -> Self {
+        Self { slot, load: 0.0, is_trusted: false }
+    }
+
+    /// Returns the same candidate at another load.
+    #[must_use]
+    pub fn at(self, load: f64) -> Self {
+        Self { load, ..self }
+    }
 }
 
 /// How to price.
@@ -83,8 +97,7 @@ pub fn price<'a>(
     for candidate in priced.iter_mut() {
         let Some(snapshot) = snapshot_of(candidate.slot) else { continue };
         let reserved = reserved_of(candidate.slot);
-        let is_trusted = basis != Basis::InFlight && trust(snapshot, rules, now).is_trusted();
-        candidate.load = if is_trusted {
+        candidate.load = if candidate.is_trusted && basis != Basis::InFlight {
             snapshot.load.depth() as f64 + f64::from(reserved)
         } else if basis == Basis::Scaled {
             // What this round adds is queued for certain: scaled below one it would draw the rest of the round after it.
@@ -93,7 +106,9 @@ pub fn price<'a>(
             own_requests(snapshot, reserved)
         };
     }
-    raise_newcomers(priced, &snapshot_of, &reserved_of, rules.ramp_up, now);
+    if totals.has_newcomer {
+        raise_newcomers(priced, &snapshot_of, &reserved_of, rules.ramp_up, now);
+    }
     basis
 }
 
@@ -107,18 +122,23 @@ struct Totals {
     num_trusted: usize,
     depth: f64,
     in_flight: f64,
+    has_newcomer: bool,
 }
 
 impl Totals {
+    /// Looks at each candidate once, and notes with it whether its report may be used.
     fn of<'a>(
-        priced: &[Priced],
+        priced: &mut [Priced],
         snapshot_of: &impl Fn(usize) -> Option<&'a WorkerSnapshot>,
         rules: &PriceRules,
         now: Instant,
     ) -> Self {
         let mut totals = Self::default();
-        for snapshot in priced.iter().filter_map(|candidate| snapshot_of(candidate.slot)) {
-            if trust(snapshot, rules, now).is_trusted() {
+        for candidate in priced.iter_mut() {
+            let Some(snapshot) = snapshot_of(candidate.slot) else { continue };
+            candidate.is_trusted = trust(snapshot, rules, now).is_trusted();
+            totals.has_newcomer |= ramp_remaining(snapshot, rules.ramp_up, now).is_some();
+            if candidate.is_trusted {
                 totals.num_trusted += 1;
                 totals.depth += snapshot.load.depth() as f64;
                 totals.in_flight += f64::from(snapshot.in_flight);
@@ -157,14 +177,7 @@ fn raise_newcomers<'a>(
     ramp_up: Duration,
     now: Instant,
 ) {
-    if ramp_up.is_zero() {
-        return;
-    }
-    let remaining_of = |slot: usize| {
-        let serving_since = snapshot_of(slot).and_then(|snapshot| snapshot.serving_since)?;
-        let served_for = now.saturating_duration_since(serving_since);
-        (served_for < ramp_up).then(|| 1.0 - served_for.as_secs_f64() / ramp_up.as_secs_f64())
-    };
+    let remaining_of = |slot: usize| ramp_remaining(snapshot_of(slot)?, ramp_up, now);
     let (mut sum, mut num_established) = (0.0, 0_u32);
     for candidate in priced.iter() {
         if remaining_of(candidate.slot).is_none() {
@@ -182,6 +195,12 @@ fn raise_newcomers<'a>(
         let own = own_requests(snapshot, reserved_of(candidate.slot));
         candidate.load = candidate.load.max(own) + mean * remaining;
     }
+}
+
+/// Returns the part of its ramp that the worker still has before it, 1 to 0; `None` for an established one.
+fn ramp_remaining(snapshot: &WorkerSnapshot, ramp_up: Duration, now: Instant) -> Option<f64> {
+    let served_for = now.saturating_duration_since(snapshot.serving_since?);
+    (served_for < ramp_up).then(|| 1.0 - served_for.as_secs_f64() / ramp_up.as_secs_f64())
 }
 
 /// Returns how many requests of this router the worker has or is about to have.

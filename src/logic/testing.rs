@@ -196,7 +196,7 @@ impl Fleet {
     /// Prices every worker that answered, whatever its state.
     pub(crate) fn price(&self) -> (Basis, Vec<f64>) {
         let filled = self.slots.iter().enumerate().filter(|(_, slot)| slot.is_some());
-        let mut priced: Vec<Priced> = filled.map(|(slot, _)| Priced { slot, load: 0.0 }).collect();
+        let mut priced: Vec<Priced> = filled.map(|(slot, _)| Priced::new(slot)).collect();
         let (slots, reserved) = (&self.slots, &self.reserved);
         let basis = price(&mut priced, |slot| slots[slot].as_deref(), |slot| reserved[slot], &self.price, self.now);
         (basis, priced.iter().map(|candidate| candidate.load).collect())

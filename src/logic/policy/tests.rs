@@ -24,7 +24,7 @@ impl Candidates {
         let now = start();
         let filled = (1..=loads.len() as u64).map(|number| Some(worker(number).freeze(now)));
         Self {
-            priced: (1..).zip(loads).map(|(slot, load)| Priced { slot, load: *load }).collect(),
+            priced: (1..).zip(loads).map(|(slot, load)| Priced::new(slot).at(*load)).collect(),
             slots: std::iter::once(None).chain(filled).collect(),
             matches: Vec::new(),
             turn: 0,
