@@ -40,6 +40,9 @@ impl WorkerUrl {
             return Err(invalid("an address has no path, query or fragment"));
         }
         let host = url.host_str().filter(|host| !host.is_empty()).ok_or_else(|| invalid("the host is missing"))?;
+        if matches!(url.host(), Some(url::Host::Ipv4(_))) && !trimmed.contains('.') {
+            return Err(invalid("a number is not a host"));
+        }
         let port =
             url.port_or_known_default().filter(|port| *port != 0).ok_or_else(|| invalid("port 0 cannot be dialled"))?;
         let authority_start = "http://".len();

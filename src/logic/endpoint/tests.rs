@@ -144,7 +144,7 @@ fn a_worker_cannot_make_the_router_dial_a_foreign_host() {
         "localhost.evil.example",
         "inproc://engine-3",
         "ipc:///run/engine-3",
-        "/tmp/engine-3",
+        "/run/engine-3",
         "engine-3/path",
         "engine-3:22",
         " engine-3",
