@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures::future::poll_fn;
 
-use crate::logic::round::Round;
+use crate::logic::round::{Prompts, Round};
 use crate::logic::snapshot::WorkerSnapshot;
 use crate::messages::{Collect, WorkerPorts};
 
@@ -14,9 +14,10 @@ use crate::messages::{Collect, WorkerPorts};
 pub(super) fn ask(
     workers: &[Arc<WorkerPorts>],
     is_asked: impl Fn(&WorkerPorts) -> bool,
+    prompts: Prompts,
     on_complete: Waker,
 ) -> Arc<Round> {
-    let round = Round::new(workers.len(), on_complete);
+    let round = Round::new(workers.len(), prompts, on_complete);
     for (slot, worker) in workers.iter().enumerate().filter(|(_, worker)| is_asked(worker)) {
         #[expect(
             clippy::disallowed_methods,
@@ -31,7 +32,7 @@ pub(super) fn ask(
 pub(super) async fn gather(workers: Arc<[Arc<WorkerPorts>]>, deadline: Duration) -> Vec<Option<Arc<WorkerSnapshot>>> {
     let mut round: Option<Arc<Round>> = None;
     let answered = poll_fn(|context| {
-        let round = round.get_or_insert_with(|| ask(&workers, |_| true, context.waker().clone()));
+        let round = round.get_or_insert_with(|| ask(&workers, |_| true, Prompts::default(), context.waker().clone()));
         if round.is_complete() { Poll::Ready(()) } else { Poll::Pending }
     });
     // Whether all have answered or time is up, the view is what has arrived.

@@ -24,12 +24,12 @@ use crate::actors::observers::Observers;
 use crate::clock;
 use crate::logic::decide::{Choice, DecideRules, FrozenRound, NoWorker, Scratch, decide};
 use crate::logic::ids::{DecisionId, WorkerId};
-use crate::logic::policy::{LeastLoad, Policy};
+use crate::logic::policy::{LeastLoad, Policy, PrefixMatch};
 use crate::logic::price::{Basis, PriceRules, trust};
 use crate::logic::rate_limit::RateLimit;
 use crate::logic::request::RequestFacts;
 use crate::logic::rng::Rng;
-use crate::logic::round::Round;
+use crate::logic::round::{Prompts, Round};
 use crate::logic::snapshot::WorkerSnapshot;
 use crate::messages::{
     CandidateRecord, Decision, DecisionRecord, ReportTrouble, RouterEvent, SelectWorker, Trouble, WorkerPorts,
@@ -93,6 +93,7 @@ struct Buffers {
     scratch: Scratch,
     view: Vec<Option<Arc<WorkerSnapshot>>>,
     reserved: Vec<u32>,
+    matches: Vec<PrefixMatch>,
 }
 
 impl std::fmt::Debug for SelectorActor {
@@ -129,9 +130,11 @@ impl SelectorActor {
 
     fn start_round(&mut self, context: &TaskContext<'_>) -> OpenRound {
         self.suspects.retain(|_, suspect| !suspect.missed.is_filled(suspect.slot) && !suspect.missed.is_complete());
-        let round = ask(&self.workers, |worker| !self.suspects.contains_key(&worker.id), context.waker().clone());
-        self.telemetry.rounds.inc();
         let requests = std::mem::take(&mut *self.waiting.borrow_mut());
+        let prompts: Prompts = requests.iter().filter_map(|waiting| waiting.request.prompt.clone()).collect();
+        let is_asked = |worker: &WorkerPorts| !self.suspects.contains_key(&worker.id);
+        let round = ask(&self.workers, is_asked, prompts, context.waker().clone());
+        self.telemetry.rounds.inc();
         OpenRound { round, workers: Arc::clone(&self.workers), requests, started_at: clock::now() }
     }
 
@@ -145,7 +148,13 @@ impl SelectorActor {
         open.round.freeze_into(&mut buffers.view);
         buffers.reserved.clear();
         buffers.reserved.resize(buffers.view.len(), 0);
+        let mut num_prompts = 0;
         for waiting in open.requests {
+            buffers.matches.clear();
+            if waiting.request.prompt.is_some() {
+                open.round.matches_into(num_prompts, &mut buffers.matches);
+                num_prompts += 1;
+            }
             let Some(reply) = waiting.reply else { continue };
             if !reply.is_closed() {
                 let decision = self.decide(&waiting.request, &open.workers, &mut buffers, now);
@@ -193,7 +202,7 @@ impl SelectorActor {
             turn: self.turns.get(&request.model).copied().unwrap_or(0),
             seed,
         };
-        let round = FrozenRound { slots: &buffers.view, reserved: &buffers.reserved, matches: &[], now };
+        let round = FrozenRound { slots: &buffers.view, reserved: &buffers.reserved, matches: &buffers.matches, now };
         let choice = decide_or_least_load(request, &round, &rules, &mut buffers.scratch, &self.telemetry)
             .inspect_err(|cause| Telemetry::count(&self.telemetry.no_worker, no_worker_name(*cause)))?;
         self.advance_turn(request);

@@ -12,6 +12,7 @@ pub mod load;
 pub mod membership;
 pub mod policy;
 pub mod price;
+pub mod prompt_keys;
 pub mod rate_limit;
 pub mod request;
 pub mod rng;

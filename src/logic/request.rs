@@ -3,12 +3,15 @@
 use std::sync::Arc;
 
 use crate::logic::ids::WorkerId;
+use crate::logic::prompt_keys::PromptKeys;
 
 /// The facts of one request. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct RequestFacts {
     /// The model that it names; `None` where the interface has none, or where the client left it out.
     pub model: Option<Arc<str>>,
+    /// Its prompt as block keys; `None` where the prompt is not known as tokens.
+    pub prompt: Option<Arc<PromptKeys>>,
     /// Workers that must not be chosen again: those that have already failed this request.
     pub excluded: Vec<WorkerId>,
 }

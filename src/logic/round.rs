@@ -8,21 +8,36 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 
+use crate::logic::policy::PrefixMatch;
+use crate::logic::prompt_keys::PromptKeys;
 use crate::logic::snapshot::WorkerSnapshot;
+
+/// The prompts of one round's requests that are known as tokens. Their places in here are those of the answers.
+pub type Prompts = Arc<[Arc<PromptKeys>]>;
+
+/// What one worker said in one round.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    /// Its state.
+    pub snapshot: Arc<WorkerSnapshot>,
+    /// What it holds of each of the round's prompts; may be shorter where it holds nothing of the rest.
+    pub matches: Vec<PrefixMatch>,
+}
 
 /// The slots of one round.
 #[derive(Debug)]
 pub struct Round {
-    slots: Box<[OnceLock<Arc<WorkerSnapshot>>]>,
+    slots: Box<[OnceLock<Answer>]>,
+    prompts: Prompts,
     num_open: AtomicUsize,
     on_complete: Waker,
 }
 
 impl Round {
     /// Returns a round with one empty slot per worker. `on_complete` is woken when no token is open any more.
-    pub fn new(num_workers: usize, on_complete: Waker) -> Arc<Self> {
+    pub fn new(num_workers: usize, prompts: Prompts, on_complete: Waker) -> Arc<Self> {
         let slots = (0..num_workers).map(|_| OnceLock::new()).collect();
-        Arc::new(Self { slots, num_open: AtomicUsize::new(0), on_complete })
+        Arc::new(Self { slots, prompts, num_open: AtomicUsize::new(0), on_complete })
     }
 
     /// Hands out the token of a slot.
@@ -50,7 +65,14 @@ impl Round {
     /// frozen.
     pub fn freeze_into(&self, view: &mut Vec<Option<Arc<WorkerSnapshot>>>) {
         view.clear();
-        view.extend(self.slots.iter().map(|slot| slot.get().cloned()));
+        view.extend(self.slots.iter().map(|slot| slot.get().map(|answer| Arc::clone(&answer.snapshot))));
+    }
+
+    /// Copies what each worker holds of one of the round's prompts into the buffer, one entry per slot.
+    pub fn matches_into(&self, prompt: usize, matches: &mut Vec<PrefixMatch>) {
+        let of_slot = |slot: &OnceLock<Answer>| slot.get().and_then(|answer| answer.matches.get(prompt).copied());
+        matches.clear();
+        matches.extend(self.slots.iter().map(|slot| of_slot(slot).unwrap_or_default()));
     }
 }
 
@@ -62,11 +84,21 @@ pub struct Token {
 }
 
 impl Token {
-    /// Answers for this slot.
+    /// Returns the prompts of the round's requests.
+    pub fn prompts(&self) -> &Prompts {
+        &self.round.prompts
+    }
+
+    /// Answers for this slot, knowing nothing of the prompts.
     pub fn fill(self, snapshot: Arc<WorkerSnapshot>) {
+        self.fill_with(snapshot, Vec::new());
+    }
+
+    /// Answers for this slot, with what the worker holds of each of the round's prompts.
+    pub fn fill_with(self, snapshot: Arc<WorkerSnapshot>, matches: Vec<PrefixMatch>) {
         if let Some(slot) = self.round.slots.get(self.slot) {
-            // A slot has one token and `fill` consumes it, so the slot is empty.
-            drop(slot.set(snapshot));
+            // A slot has one token and this consumes it, so the slot is empty.
+            drop(slot.set(Answer { snapshot, matches }));
         }
     }
 }
@@ -107,7 +139,7 @@ mod tests {
     #[test]
     fn a_dropped_token_completes_the_round_with_an_empty_slot() {
         let wakes = Arc::new(CountingWaker::default());
-        let round = Round::new(2, Waker::from(Arc::clone(&wakes)));
+        let round = Round::new(2, Arc::default(), Waker::from(Arc::clone(&wakes)));
         let (answers, dies) = (round.token(0), round.token(1));
         answers.fill(snapshot(7));
         assert!(!round.is_complete());
@@ -122,7 +154,7 @@ mod tests {
 
     #[test]
     fn an_answer_after_the_freeze_does_not_change_the_view() {
-        let round = Round::new(1, Waker::noop().clone());
+        let round = Round::new(1, Arc::default(), Waker::noop().clone());
         let late = round.token(0);
         let mut view = Vec::new();
         round.freeze_into(&mut view);

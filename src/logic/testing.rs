@@ -151,7 +151,7 @@ impl Fleet {
             reserved: vec![0; slots.len()],
             matches: Vec::new(),
             slots,
-            request: RequestFacts { model: Some(Arc::from("m")), excluded: Vec::new() },
+            request: RequestFacts { model: Some(Arc::from("m")), ..RequestFacts::default() },
             price: RULES,
             policy: Box::new(LeastLoad),
             turn: 0,
