@@ -9,7 +9,9 @@ pub mod load_frame;
 pub mod message;
 pub mod msgpack;
 pub mod openai;
+pub mod replay;
 pub mod server_info;
+pub mod usage;
 
 mod lenient;
 
