@@ -1,9 +1,25 @@
 //! Set-up that the integration tests share: a router with its server, engines, a client, and bounded waiting.
 
 mod client;
+mod events;
 mod eventually;
+mod fake_worker;
+mod frames;
+mod hold;
+mod own_process;
+mod publisher;
 mod router;
+mod shown;
+mod stub;
 
 pub(crate) use client::{Answer, Client, chat_body};
+pub(crate) use events::Events;
 pub(crate) use eventually::eventually;
+pub(crate) use fake_worker::{FakeWorker, Switch, first_worker_at};
+pub(crate) use frames::{msgpack, stat};
+pub(crate) use hold::{Hold, Streams};
+pub(crate) use own_process::in_own_process;
+pub(crate) use publisher::Publisher;
 pub(crate) use router::{RunningRouter, engine, fast_config, names_of, start_router};
+pub(crate) use shown::{assert_all_succeeded, millis, within_reason};
+pub(crate) use stub::{Stub, StubAnswer, StubRequest, chat_answer, engine_like, not_found};
