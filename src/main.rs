@@ -86,8 +86,13 @@ fn raise_descriptor_limit() {
 fn fail(error: &dyn std::error::Error) -> ExitCode {
     eprint!("fathom: {error}");
     let mut source = error.source();
+    let mut shown = error.to_string();
     while let Some(cause) = source {
-        eprint!(": {cause}");
+        // Some errors already say their cause.
+        if !shown.ends_with(&cause.to_string()) {
+            eprint!(": {cause}");
+            shown = cause.to_string();
+        }
         source = cause.source();
     }
     eprintln!();

@@ -57,9 +57,17 @@ mod tests {
     fn the_number_is_found_however_the_answer_is_cut() {
         let long = "x".repeat(3 * TAIL_BYTES);
         let rows = [
-            ("a whole answer", format!(r#"{{"text":"{long}","usage":{{"prompt_tokens_details":{{"cached_tokens":96}}}}}}"#), Some(96)),
+            (
+                "a whole answer",
+                format!(r#"{{"text":"{long}","usage":{{"prompt_tokens_details":{{"cached_tokens":96}}}}}}"#),
+                Some(96),
+            ),
             ("spaces", r#"{"cached_tokens" : 7 }"#.to_owned(), Some(7)),
-            ("a stream whose last usage counts", "data: {\"cached_tokens\":1}\n\ndata: {\"cached_tokens\":2}\n\ndata: [DONE]\n\n".to_owned(), Some(2)),
+            (
+                "a stream whose last usage counts",
+                "data: {\"cached_tokens\":1}\n\ndata: {\"cached_tokens\":2}\n\ndata: [DONE]\n\n".to_owned(),
+                Some(2),
+            ),
             ("null is not zero", r#"{"prompt_tokens_details":null,"cached_tokens":null}"#.to_owned(), None),
             ("no usage", r#"{"choices":[]}"#.to_owned(), None),
             ("a number that is none", r#"{"cached_tokens":99999999999}"#.to_owned(), None),

@@ -11,5 +11,6 @@ mod discovery_feeds;
 mod discovery_keys;
 mod discovery_members;
 mod discovery_models;
+mod edge;
 mod load;
 mod load_stream;
