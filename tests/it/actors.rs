@@ -260,7 +260,8 @@ impl Policy for Faulty {
 
 #[actix::test]
 async fn a_policy_that_fails_is_counted_and_the_least_loaded_worker_is_taken() {
-    let rows: [(&str, fn(&View<'_>) -> Pick); 2] = [
+    type Row = (&'static str, fn(&View<'_>) -> Pick);
+    let rows: [Row; 2] = [
         ("policy_panicked", |_| panic!("a policy of the test panics on purpose")),
         ("pick_out_of_range", |view| Pick::new(view.len(), "beyond")),
     ];
