@@ -8,7 +8,7 @@
 const TAIL_BYTES: usize = 1_024;
 const KEY: &[u8] = b"\"cached_tokens\"";
 
-/// The end of an answer. Costs one copy of at most [`TAIL_BYTES`] per chunk.
+/// The end of an answer. Costs one copy of at most a kilobyte per chunk.
 #[derive(Debug, Clone, Default)]
 pub struct UsageTail {
     tail: Vec<u8>,
