@@ -70,7 +70,7 @@ mod tests {
     use super::{first_that_accepts, resolve};
 
     /// Seen in zeromq/libzmq#4313: of a name with both kinds of address, only the IPv6 one was ever tried.
-    #[actix::test]
+    #[tokio::test]
     async fn of_several_addresses_the_first_that_accepts_is_taken() {
         let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -80,7 +80,7 @@ mod tests {
         assert_eq!(first_that_accepts(&[v6, v4]).await, None, "nobody listens any more");
     }
 
-    #[actix::test]
+    #[tokio::test]
     async fn a_literal_address_needs_no_resolver_with_or_without_brackets() {
         for (host, expected) in [("127.0.0.1", "127.0.0.1:5559"), ("[::1]", "[::1]:5559"), ("::1", "[::1]:5559")] {
             let resolved = resolve(&Arc::from(host), 5559).await.unwrap();
