@@ -92,7 +92,7 @@ fn the_defaults_in_the_help_are_the_defaults() {
     assert_eq!(server(raw), ServerConfig::default());
 }
 
-/// B022: workers given in one of these forms were not added, and nothing said so.
+/// Seen in sgl-project/sglang#12621: workers given in one of these forms were not added, and nothing said so.
 #[test]
 fn every_form_of_the_worker_list_gives_the_same_list() {
     let expected = ["http://a:80", "http://b:30000", "http://[::1]:30000"];
