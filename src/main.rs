@@ -63,6 +63,8 @@ fn start_logging(server: &ServerConfig) -> Result<(), Box<dyn std::error::Error>
     let logs = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(std::io::stderr().is_terminal())
+        // It reports a log that cannot be written on the same closed pipe, and panics in whichever actor wrote the line.
+        .log_internal_errors(false)
         .with_writer(std::io::stderr);
     match server.log_format {
         LogFormat::Text => logs.try_init().map_err(|error| error as Box<dyn std::error::Error>),
