@@ -96,7 +96,7 @@ async fn main() -> Result<(), Failure> {
     let suspended = Endpoint { readiness: Readiness::Suspended, ..first.clone() };
 
     let narrator = Narrator.start();
-    let router = Router::builder().subscribe(narrator.downgrade().recipient()).start().await?;
+    let router = Router::builder().subscribe(narrator.recipient()).start().await?;
     let source = Announcer { registry: router.endpoints() }.start();
     let sets = [
         ("two engines", vec![first.clone(), second.clone()], (2, 0)),

@@ -34,7 +34,7 @@ async fn main() -> Result<(), Failure> {
     let engines = [engine("alpha", 1).await?, engine("bravo", 2).await?, engine("charlie", 1).await?];
     let records = Arc::default();
     let observer = DecisionLog { records: Arc::clone(&records) }.start();
-    let router = start_router(&engines, observer.downgrade().recipient()).await?;
+    let router = start_router(&engines, observer.recipient()).await?;
     let (url, server) = serve(router.configure(), serve_on.unwrap_or(0))?;
     let client = Client::new();
     client.wait_until_trusted(&url, engines.len()).await?;
@@ -81,7 +81,7 @@ async fn engine(name: &str, dp_size: u32) -> Result<SimEngine, Failure> {
 
 async fn start_router(
     engines: &[SimEngine],
-    observer: actix::WeakRecipient<fathom_router::messages::RouterEvent>,
+    observer: actix::Recipient<fathom_router::messages::RouterEvent>,
 ) -> Result<RouterHandle, Failure> {
     let mut config = RouterConfig::default();
     for engine in engines {

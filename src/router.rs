@@ -4,7 +4,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use actix::WeakRecipient;
 use actix::prelude::{Actor, Addr, Arbiter, AsyncContext, Context, Recipient};
 use actix_web::web::ServiceConfig;
 
@@ -73,7 +72,7 @@ pub struct RouterBuilder {
     selector: Option<SelectorPorts>,
     worker_factory: Option<WorkerFactory>,
     discovery: Vec<DiscoveryStart>,
-    observers: Vec<WeakRecipient<RouterEvent>>,
+    observers: Vec<Recipient<RouterEvent>>,
 }
 
 impl fmt::Debug for RouterBuilder {
@@ -122,9 +121,10 @@ impl RouterBuilder {
         self
     }
 
-    /// Sends what happens to an observer, as long as the observer lives and has room.
+    /// Sends what happens to an observer, as long as it has room. The router keeps the observer alive; one that has seen enough
+    /// stops itself.
     #[must_use]
-    pub fn subscribe(mut self, observer: WeakRecipient<RouterEvent>) -> Self {
+    pub fn subscribe(mut self, observer: Recipient<RouterEvent>) -> Self {
         self.observers.push(observer);
         self
     }

@@ -1,8 +1,10 @@
 //! Observers of what the router does. They can be slow or gone: an event that does not fit their mailbox is counted and dropped.
+//!
+//! Each observer has one sender for its whole life: actix gives every copy of a sender, and so every upgrade of a weak one, a free
+//! place in the mailbox, which would make the mailbox of an observer that does not read grow without bound.
 
 use std::sync::Arc;
 
-use actix::WeakRecipient;
 use actix::prelude::Recipient;
 
 use crate::messages::RouterEvent;
@@ -11,7 +13,7 @@ use crate::telemetry::Telemetry;
 /// The observers of one router. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct Observers {
-    recipients: Arc<[WeakRecipient<RouterEvent>]>,
+    recipients: Arc<[Recipient<RouterEvent>]>,
 }
 
 impl std::fmt::Debug for Observers {
@@ -21,8 +23,8 @@ impl std::fmt::Debug for Observers {
 }
 
 impl Observers {
-    /// Returns the set of these observers. They are not kept alive by it.
-    pub fn new(recipients: Vec<WeakRecipient<RouterEvent>>) -> Self {
+    /// Returns the set of these observers.
+    pub fn new(recipients: Vec<Recipient<RouterEvent>>) -> Self {
         Self { recipients: recipients.into() }
     }
 
@@ -37,14 +39,10 @@ impl Observers {
             return;
         }
         let event = event();
-        for recipient in self.recipients.iter().filter_map(WeakRecipient::upgrade) {
-            if send(&recipient, event.clone()).is_err() {
+        for recipient in self.recipients.iter().filter(|recipient| recipient.connected()) {
+            if recipient.try_send(event.clone()).is_err() {
                 telemetry.observer_misses.inc();
             }
         }
     }
-}
-
-fn send(recipient: &Recipient<RouterEvent>, event: RouterEvent) -> Result<(), ()> {
-    recipient.try_send(event).map_err(drop)
 }

@@ -1,7 +1,6 @@
 //! An observer whose events a test can await, in order.
 
-use actix::WeakRecipient;
-use actix::prelude::{Actor, Addr, Context, Handler};
+use actix::prelude::{Actor, Addr, Context, Handler, Recipient};
 use fathom_router::messages::RouterEvent;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
@@ -19,8 +18,8 @@ impl Events {
     }
 
     /// Returns what a router's builder subscribes.
-    pub(crate) fn observer(&self) -> WeakRecipient<RouterEvent> {
-        self.observer.downgrade().recipient()
+    pub(crate) fn observer(&self) -> Recipient<RouterEvent> {
+        self.observer.clone().recipient()
     }
 
     /// Awaits the next event for which `read` has a value; events before it are dropped.
