@@ -5,12 +5,19 @@
 mod support;
 
 mod actors;
+mod binary;
 mod churn;
+mod disconnect;
 mod discovery;
 mod discovery_feeds;
 mod discovery_keys;
 mod discovery_members;
 mod discovery_models;
 mod edge;
+mod embedding;
+mod extension;
+mod failures;
 mod load;
 mod load_stream;
+mod shutdown;
+mod streaming;

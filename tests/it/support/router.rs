@@ -10,9 +10,10 @@ use fathom_router::config::RouterConfig;
 use fathom_router::logic::endpoint::{Endpoint, WorkerUrl};
 use fathom_router::logic::health::WorkerState;
 use fathom_router::logic::snapshot::WorkerSnapshot;
-use fathom_router::messages::FleetMember;
+use fathom_router::messages::{FleetMember, Outcome};
 use fathom_router::router::{Router, RouterBuilder, RouterHandle};
 use fathom_router::sim::{SimConfig, SimEngine};
+use fathom_router::telemetry::Kind;
 
 use super::{Answer, Client, eventually};
 
@@ -59,8 +60,14 @@ impl RunningRouter {
     /// Starts a router over the engines, waits until they all serve.
     pub(crate) async fn over(engines: &[&SimEngine]) -> Self {
         let urls: Vec<String> = engines.iter().map(|engine| engine.url()).collect();
-        let router = start_router(Router::builder().config(fast_config(&urls))).await;
-        router.wait_until_serving(engines.len()).await;
+        Self::with(fast_config(&urls)).await
+    }
+
+    /// Starts a router with this configuration, waits until all its workers serve.
+    pub(crate) async fn with(config: RouterConfig) -> Self {
+        let num_workers = config.workers.len();
+        let router = start_router(Router::builder().config(config)).await;
+        router.wait_until_serving(num_workers).await;
         router
     }
 
@@ -114,6 +121,32 @@ impl RunningRouter {
         let text = Client::new().get(&format!("{}/metrics", self.url)).await.body;
         let text = String::from_utf8(text.to_vec()).unwrap();
         text.lines().find_map(|line| line.strip_prefix(series)?.trim().parse().ok())
+    }
+
+    /// Returns how many requests have ended at workers with the outcome.
+    pub(crate) fn num_ended(&self, outcome: Outcome) -> u64 {
+        self.handle.telemetry().requests.get_or_create(&Kind { kind: outcome.name() }).get()
+    }
+
+    /// Waits until so many requests have ended with the outcome.
+    pub(crate) async fn wait_until_ended(&self, outcome: Outcome, num_requests: u64) {
+        eventually(&format!("{num_requests} requests have ended as {}", outcome.name()), || async {
+            (self.num_ended(outcome) == num_requests).then_some(())
+        })
+        .await;
+    }
+
+    /// Waits until the server handles so many requests.
+    pub(crate) async fn wait_until_open(&self, num_requests: i64) {
+        eventually(&format!("{num_requests} requests are open"), || async {
+            (self.handle.telemetry().open_requests.get() == num_requests).then_some(())
+        })
+        .await;
+    }
+
+    /// Ends the server with all its connections; the router behind it goes on.
+    pub(crate) async fn stop_server(&self) {
+        self.server.stop(false).await;
     }
 
     /// Stops server and router.

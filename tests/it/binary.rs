@@ -1,0 +1,55 @@
+//! The `fathom` binary as a process of its own.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+
+use crate::support::{Client, eventually};
+
+/// Ends the process with the test, however that ends.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
+#[actix::test]
+async fn a_log_that_nobody_reads_any_more_stops_nothing() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fathom"));
+    // Port 1 is never an engine's, so that there is something to log after the pipe is gone.
+    command.args(["--worker-urls", "127.0.0.1:1", "--port", "0", "--log-format", "json"]).stderr(Stdio::piped());
+    let mut running = Running(command.spawn().expect("the binary starts"));
+    let mut log = BufReader::new(running.0.stderr.take().expect("a pipe"));
+    let mut line = String::new();
+    let address = loop {
+        line.clear();
+        assert!(log.read_line(&mut line).expect("a line") > 0, "the binary ended before it listened");
+        let entry: serde_json::Value = serde_json::from_str(&line).expect("one JSON object per line");
+        if let Some(address) = entry["fields"]["address"].as_str() {
+            break address.to_owned();
+        }
+    };
+    drop(log);
+    let client = Client::new();
+    eventually("the registry has logged that its engine is not there, and lives", || async {
+        let answer = client.get(&format!("http://{address}/workers")).await;
+        (answer.status == 200 && answer.json()["workers"][0]["introspection"] == "failed").then_some(())
+    })
+    .await;
+}
+
+#[test]
+fn a_bad_value_stops_the_start_with_a_sentence_that_names_it() {
+    let rows: [(&[&str], &str); 3] = [
+        (&["--worker-urls", "http://ok:1", "ftp://bad:2"], "ftp://bad:2"),
+        (&["--load-freshness-ms", "0"], "load_freshness_ms = 0: must be at least 1"),
+        (&["--policy", "fastest"], "policy = \"fastest\": must be one of"),
+    ];
+    for (arguments, expected) in rows {
+        let output = Command::new(env!("CARGO_BIN_EXE_fathom")).args(arguments).output().expect("the binary runs");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && said.contains(expected), "{arguments:?} said {said}");
+    }
+}
