@@ -79,7 +79,7 @@ impl Bench {
         let context = WorkerContext::new(
             WorkerSettings { load: LoadSettings::default(), eject_after_unreachable: 3 },
             listener.clone().recipient(),
-            Observers::new(vec![listener.recipient()]),
+            Observers::new(vec![listener.clone().recipient()]),
             telemetry.clone(),
         );
         let endpoint = Endpoint::new(WorkerUrl::parse("http://127.0.0.1:1").unwrap());
