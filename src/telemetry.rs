@@ -1,4 +1,4 @@
-//! Names of metrics and log fields, and the router's own counters.
+//! Names of metrics, and the router's own counters.
 //!
 //! Each router has a registry of its own, so that two of them in one process do not add up. Labels come from closed sets; what a
 //! worker is called appears only in series that are made from the live fleet at each scrape, so that they vanish with it.
@@ -12,12 +12,6 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
-
-/// Names of log fields.
-pub mod field {
-    /// A worker's id.
-    pub const WORKER: &str = "worker";
-}
 
 /// Upper bounds in seconds of the time to the first byte of an answer.
 const FIRST_BYTE_BUCKETS: [f64; 14] =

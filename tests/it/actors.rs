@@ -25,6 +25,21 @@ async fn three_engines() -> [SimEngine; 3] {
     [engine("first").await, engine("second").await, engine("third").await]
 }
 
+/// A router over the engines whose first worker keeps its tokens once the switch is on, and that worker's address.
+async fn with_one_that_can_fall_silent(engines: &[SimEngine]) -> (RunningRouter, Switch, String) {
+    let (switch, url) = (Switch::default(), engines[0].url());
+    let hangs = switch.clone();
+    let factory = first_worker_at(url.clone(), move |id, endpoint| {
+        let mut kept = Vec::new();
+        FakeWorker::start_here(id, endpoint, hangs.answering(move |token, _| kept.push(token)))
+    });
+    let mut config = fast_config(&urls(engines));
+    config.round_deadline = millis(200);
+    let router = start_router(Router::builder().config(config).worker_factory(factory)).await;
+    router.wait_until_serving(3).await;
+    (router, switch, url)
+}
+
 fn urls(engines: &[SimEngine]) -> Vec<String> {
     engines.iter().map(SimEngine::url).collect()
 }
@@ -75,16 +90,7 @@ async fn a_worker_that_panics_costs_no_request_and_is_replaced() {
 #[actix::test]
 async fn a_worker_that_never_answers_costs_one_deadline_and_is_replaced() {
     let engines = three_engines().await;
-    let (switch, url) = (Switch::default(), engines[0].url());
-    let hangs = switch.clone();
-    let factory = first_worker_at(url.clone(), move |id, endpoint| {
-        let mut kept = Vec::new();
-        FakeWorker::start_here(id, endpoint, hangs.answering(move |token, _| kept.push(token)))
-    });
-    let mut config = fast_config(&urls(&engines));
-    config.round_deadline = millis(200);
-    let router = start_router(Router::builder().config(config).worker_factory(factory)).await;
-    router.wait_until_serving(3).await;
+    let (router, switch, url) = with_one_that_can_fall_silent(&engines).await;
     let old = router.worker(&url).await.expect("a worker").id;
 
     switch.turn_on();
@@ -222,16 +228,7 @@ async fn a_worker_that_answers_late_is_asked_again_and_stays() {
 #[actix::test]
 async fn a_worker_that_does_not_answer_is_shown_as_such_beside_the_others() {
     let engines = three_engines().await;
-    let (switch, url) = (Switch::default(), engines[0].url());
-    let hangs = switch.clone();
-    let factory = first_worker_at(url.clone(), move |id, endpoint| {
-        let mut kept = Vec::new();
-        FakeWorker::start_here(id, endpoint, hangs.answering(move |token, _| kept.push(token)))
-    });
-    let mut config = fast_config(&urls(&engines));
-    config.round_deadline = millis(200);
-    let router = start_router(Router::builder().config(config).worker_factory(factory)).await;
-    router.wait_until_serving(3).await;
+    let (router, switch, url) = with_one_that_can_fall_silent(&engines).await;
 
     switch.turn_on();
     let shown = router.shown(&url).await;

@@ -42,6 +42,15 @@ async fn router_of(config: RouterConfig) -> RunningRouter {
     router
 }
 
+/// A router over an engine of one rank whose load feed is the publisher, and subscribed.
+async fn fed_by_hand() -> (SimEngine, Publisher, RunningRouter) {
+    let engine = engine("e").await;
+    let publisher = Publisher::bind();
+    let router = router_of(config_of(&engine, feeds(publisher.port(), None, 1))).await;
+    publisher.wait_for_subscriber().await;
+    (engine, publisher, router)
+}
+
 async fn wait_until_running(router: &RunningRouter, engine: &SimEngine, running: u64) {
     let sentence = format!("{running} requests are reported");
     router.wait_until_shown(&engine.url(), &sentence, |shown| shown["load"]["ranks"][0]["running"] == running).await;
@@ -54,10 +63,7 @@ async fn running_now(router: &RunningRouter, engine: &SimEngine) -> Value {
 /// Seen in ai-dynamo/dynamo#13435.
 #[actix::test]
 async fn late_and_repeated_reports_change_nothing_and_a_restarted_publisher_is_believed() {
-    let engine = engine("e").await;
-    let publisher = Publisher::bind();
-    let router = router_of(config_of(&engine, feeds(publisher.port(), None, 1))).await;
-    publisher.wait_for_subscriber().await;
+    let (engine, publisher, router) = fed_by_hand().await;
 
     let rows = [
         ("the first report is believed whatever its number", 1_000, 1, 1),
@@ -86,10 +92,7 @@ async fn late_and_repeated_reports_change_nothing_and_a_restarted_publisher_is_b
 /// A publisher may restart behind a connection that stays: the numbers alone tell.
 #[actix::test]
 async fn a_stream_that_starts_again_on_the_same_connection_is_believed() {
-    let engine = engine("e").await;
-    let publisher = Publisher::bind();
-    let router = router_of(config_of(&engine, feeds(publisher.port(), None, 1))).await;
-    publisher.wait_for_subscriber().await;
+    let (engine, publisher, router) = fed_by_hand().await;
     for (sequence, running) in [(5, 1), (0, 2), (1, 3), (500, 4), (0, 5), (1, 6)] {
         publisher.send(sequence, &stat(running, 0));
         wait_until_running(&router, &engine, running).await;
@@ -154,10 +157,7 @@ mod erased {
 /// Seen in ROCm/ATOM#2203 and sgl-project/sglang#32070.
 #[actix::test]
 async fn a_message_that_is_no_report_is_counted_by_its_reason_and_changes_nothing() {
-    let engine = engine("e").await;
-    let publisher = Publisher::bind();
-    let router = router_of(config_of(&engine, feeds(publisher.port(), None, 1))).await;
-    publisher.wait_for_subscriber().await;
+    let (engine, publisher, router) = fed_by_hand().await;
     publisher.send(0, &stat(1, 0));
     wait_until_running(&router, &engine, 1).await;
 
@@ -200,10 +200,7 @@ async fn a_message_that_is_no_report_is_counted_by_its_reason_and_changes_nothin
 /// Seen in smg-project/smg#2131.
 #[actix::test]
 async fn a_report_without_a_capacity_says_nothing_of_it_and_one_above_it_is_cut_to_it() {
-    let engine = engine("e").await;
-    let publisher = Publisher::bind();
-    let router = router_of(config_of(&engine, feeds(publisher.port(), None, 1))).await;
-    publisher.wait_for_subscriber().await;
+    let (engine, publisher, router) = fed_by_hand().await;
     let rows = [
         ("more tokens than fit", ("LoadStat", 1, 0, 5_000, 1_000, 0), json!(1_000), json!(1_000)),
         ("no capacity", ("LoadStat", 2, 0, 5_000, 0, 0), json!(5_000), Value::Null),
@@ -222,10 +219,7 @@ async fn a_report_without_a_capacity_says_nothing_of_it_and_one_above_it_is_cut_
 
 #[actix::test]
 async fn a_message_larger_than_any_report_is_not_taken_and_the_feed_goes_on() {
-    let engine = engine("e").await;
-    let publisher = Publisher::bind();
-    let router = router_of(config_of(&engine, feeds(publisher.port(), None, 1))).await;
-    publisher.wait_for_subscriber().await;
+    let (engine, publisher, router) = fed_by_hand().await;
     publisher.send(0, &stat(1, 0));
     wait_until_running(&router, &engine, 1).await;
 
