@@ -132,3 +132,39 @@ async fn a_request_that_is_refused_unread_closes_its_connection() {
     assert!(client.read_to_end().await.is_empty());
     router.stop().await;
 }
+
+/// Seen in tinfoilsh/confidential-model-router#278.
+#[actix::test]
+async fn clients_that_leave_at_any_stage_are_counted_as_such_and_never_blame_the_worker() {
+    let (mut engine, router) = one_engine().await;
+    for _ in 0..20 {
+        let mut before_headers = RawClient::connect(&router.url).await;
+        before_headers.write(post(PATH, "{}")).await;
+        let unanswered = engine.next_request().await;
+        before_headers.reset();
+        unanswered.peer_is_gone().await;
+
+        let mut mid_stream = RawClient::connect(&router.url).await;
+        mid_stream.write(post(PATH, r#"{"stream":true}"#)).await;
+        let mut streaming = engine.next_request().await;
+        streaming.start_stream().await;
+        mid_stream.read_through("\r\n\r\n").await;
+        mid_stream.leave();
+        streaming.peer_is_gone().await;
+
+        let mut uploading = RawClient::connect(&router.url).await;
+        uploading.write(post_head(PATH, 1_000) + "{").await;
+        uploading.reset();
+    }
+    router.wait_until_ended(Outcome::ClientGone, 40).await;
+    router.wait_until_open(0).await;
+    for blame in [Outcome::Unreachable, Outcome::BrokeOff, Outcome::TimedOut] {
+        assert_eq!(router.num_ended(blame), 0, "{}", blame.name());
+    }
+    assert_eq!(router.fleet().await.remove(0).state, WorkerState::Serving);
+    let mut client = RawClient::connect(&router.url).await;
+    client.write(post(PATH, "{}")).await;
+    engine.next_request().await.answer("HTTP/1.1 200 OK", "{}").await;
+    assert_eq!(client.answer().await.first_line(), "HTTP/1.1 200 OK", "the next request is served");
+    router.stop().await;
+}
