@@ -1,12 +1,14 @@
 //! The rules: plain functions and small state machines. Time and randomness are arguments; nothing here waits, logs, reads a
 //! clock or touches a socket, so the same code decides in production, in tests and in replay.
 
+pub mod block_hash;
 pub mod decide;
 pub mod endpoint;
 pub mod flight;
 pub mod health;
 pub mod ids;
 pub mod introspect;
+pub mod kv_event;
 pub mod kv_stream;
 pub mod load;
 pub mod membership;

@@ -36,8 +36,7 @@ pub(super) struct Record {
 }
 
 impl Record {
-    fn parse(line: &str) -> Self {
-        let line: Value = serde_json::from_str(line).unwrap();
+    fn new(line: Value) -> Self {
         let frames = line["frames"].as_array().unwrap().iter().map(|frame| unhex(frame.as_str().unwrap())).collect();
         let name = line["name"].as_str().unwrap_or_default().to_owned();
         Self { name, frames, line }
@@ -61,10 +60,16 @@ impl Record {
 
 /// Reads a recording.
 pub(super) fn read(name: &str) -> Vec<Record> {
+    lines(name).into_iter().map(Record::new).collect()
+}
+
+/// Reads the lines of a file of JSON lines.
+pub(super) fn lines(name: &str) -> Vec<Value> {
     let path = format!("{}/tests/golden/{name}.jsonl", env!("CARGO_MANIFEST_DIR"));
-    let records: Vec<Record> = std::fs::read_to_string(path).unwrap().lines().map(Record::parse).collect();
-    assert!(!records.is_empty(), "{name} is empty");
-    records
+    let text = std::fs::read_to_string(path).unwrap();
+    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(!lines.is_empty(), "{name} is empty");
+    lines
 }
 
 /// Reads the payloads of several recordings.

@@ -3,7 +3,8 @@
 use serde::de::{IgnoredAny, MapAccess, SeqAccess};
 
 use crate::logic::ids::DpRank;
-use crate::wire::kv_event::event::{BadEvent, EventReader, KvEvent, Outcome};
+use crate::logic::kv_event::KvEvent;
+use crate::wire::kv_event::event::{BadEvent, EventReader, Outcome};
 use crate::wire::kv_event::tokens::TokenUse;
 use crate::wire::lenient::{Accept, Lenient, Scalar, skip_items};
 use crate::wire::msgpack::{self, MsgpackFault};

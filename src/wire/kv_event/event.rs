@@ -10,93 +10,25 @@ use std::sync::Arc;
 
 use serde::de::{MapAccess, SeqAccess};
 
+use crate::logic::kv_event::{Attention, BlockKey, KvEvent, Medium, RemovedBlocks, StoredBlocks};
 use crate::wire::kv_event::field::{EventKind, Field, FieldReader, RawEvent};
-use crate::wire::kv_event::hash::BlockKey;
-use crate::wire::kv_event::tokens::{TokenIds, TokenUse};
+use crate::wire::kv_event::hash::read_key;
+use crate::wire::kv_event::tokens::TokenUse;
 use crate::wire::lenient::{Accept, Scalar, skip_items};
 
-/// A change of an engine's KV cache.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum KvEvent {
-    /// Blocks were stored.
-    Stored(StoredBlocks),
-    /// Blocks were evicted.
-    Removed(RemovedBlocks),
-    /// The cache was emptied. The first event of a fresh SGLang engine.
-    Cleared,
-}
-
-/// Blocks that a cache gained: a chain, each block the child of the one before it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StoredBlocks {
-    /// The blocks, first one first.
-    pub hashes: Vec<BlockKey>,
-    /// The block before the first. `None` where the chain starts a prompt.
-    pub parent: Option<BlockKey>,
-    /// Their tokens, where they were sent and asked for.
-    pub token_ids: TokenIds,
-    /// Tokens, or pairs, per block; at least one.
-    pub block_size: u32,
-    /// Where the blocks are. `None` where the engine does not say, which means its GPU.
-    pub medium: Option<Medium>,
-    /// Number of the LoRA adapter they were computed with.
-    pub lora_id: Option<i64>,
-    /// Name of the LoRA adapter they were computed with.
-    pub lora_name: Option<Arc<str>>,
-    /// Salt that keeps their prompt apart from equal ones.
-    pub cache_salt: Option<Arc<str>>,
-    /// Whether anything else (vLLM's `extra_keys`: images, salts, adapters) went into the hash of any of them, so that equal
-    /// tokens do not mean an equal block.
-    pub has_extra_keys: bool,
-    /// Which of a hybrid model's caches they are in.
-    pub group_idx: Option<u32>,
-}
-
-/// Blocks that a cache lost.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RemovedBlocks {
-    /// The blocks, in no order.
-    pub hashes: Vec<BlockKey>,
-    /// Where they were. `None` where the engine does not say.
-    pub medium: Option<Medium>,
-    /// Which of a hybrid model's caches they were in.
-    pub group_idx: Option<u32>,
-}
-
-/// Where a block is, in the words of the engines.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Medium {
-    /// `GPU`, which vLLM says on a CPU too.
-    Gpu,
-    /// vLLM's `CPU`.
-    Cpu,
-    /// SGLang's `CPU_PINNED`.
-    CpuPinned,
-    /// SGLang's `DISK`.
-    Disk,
-    /// vLLM's `STORAGE`.
-    Storage,
-    /// SGLang's `EXTERNAL`.
-    External,
-    /// Anything else.
-    Unknown,
-}
-
-impl Medium {
-    fn read(scalar: &Scalar<'_>) -> Option<Self> {
-        if *scalar == Scalar::Nil {
-            return None;
-        }
-        Some(match scalar.as_text() {
-            Some("GPU") => Self::Gpu,
-            Some("CPU") => Self::Cpu,
-            Some("CPU_PINNED") => Self::CpuPinned,
-            Some("DISK") => Self::Disk,
-            Some("STORAGE") => Self::Storage,
-            Some("EXTERNAL") => Self::External,
-            Some(_) | None => Self::Unknown,
-        })
+fn read_medium(scalar: &Scalar<'_>) -> Option<Medium> {
+    if *scalar == Scalar::Nil {
+        return None;
     }
+    Some(match scalar.as_text() {
+        Some("GPU") => Medium::Gpu,
+        Some("CPU") => Medium::Cpu,
+        Some("CPU_PINNED") => Medium::CpuPinned,
+        Some("DISK") => Medium::Disk,
+        Some("STORAGE") => Medium::Storage,
+        Some("EXTERNAL") => Medium::External,
+        Some(_) | None => Medium::Unknown,
+    })
 }
 
 /// Why an event was not applied.
@@ -216,22 +148,26 @@ fn stored(raw: RawEvent<'_>) -> Result<StoredBlocks, BadEvent> {
     if !token_ids.is_empty() && (token_ids.len() as u64) < num_needed {
         return Err(BadEvent::TooFewTokens);
     }
+    let parent = read_parent(&raw.parent)?;
+    let lora_name = read_name(&raw.lora_name)?;
+    let extra = raw.extra_keys.beyond(lora_name.as_deref(), parent.is_none());
     Ok(StoredBlocks {
         hashes,
-        parent: read_parent(&raw.parent)?,
+        parent,
         token_ids,
         block_size,
-        medium: Medium::read(&raw.medium),
+        medium: read_medium(&raw.medium),
         lora_id: read_lora_id(&raw.lora_id)?,
-        lora_name: read_name(&raw.lora_name)?,
-        cache_salt: read_name(&raw.cache_salt)?,
-        has_extra_keys: raw.has_extra_keys,
+        lora_name,
+        cache_salt: read_name(&raw.cache_salt)?.or_else(|| extra.salt.map(Arc::from)),
+        is_opaque: extra.is_opaque,
         group_idx: read_group(&raw.group_idx)?,
+        attention: read_attention(&raw.spec_kind),
     })
 }
 
 fn removed(raw: RawEvent<'_>) -> Result<RemovedBlocks, BadEvent> {
-    Ok(RemovedBlocks { hashes: raw.hashes?, medium: Medium::read(&raw.medium), group_idx: read_group(&raw.group_idx)? })
+    Ok(RemovedBlocks { hashes: raw.hashes?, medium: read_medium(&raw.medium), group_idx: read_group(&raw.group_idx)? })
 }
 
 fn read_block_size(scalar: &Scalar<'_>) -> Result<u32, BadEvent> {
@@ -243,7 +179,7 @@ fn read_parent(scalar: &Scalar<'_>) -> Result<Option<BlockKey>, BadEvent> {
     if *scalar == Scalar::Nil {
         return Ok(None);
     }
-    BlockKey::read(scalar).map(Some).ok_or(BadEvent::Parent)
+    read_key(scalar).map(Some).ok_or(BadEvent::Parent)
 }
 
 fn read_lora_id(scalar: &Scalar<'_>) -> Result<Option<i64>, BadEvent> {
@@ -260,6 +196,14 @@ fn read_name(scalar: &Scalar<'_>) -> Result<Option<Arc<str>>, BadEvent> {
         Scalar::Nil => Ok(None),
         Scalar::Text(text) => Ok(Some(text.as_ref().into())),
         _ => Err(BadEvent::Namespace),
+    }
+}
+
+fn read_attention(scalar: &Scalar<'_>) -> Attention {
+    match scalar.as_text() {
+        None => Attention::Unsaid,
+        Some("full_attention") => Attention::Full,
+        Some(_) => Attention::Other,
     }
 }
 

@@ -1,12 +1,14 @@
 //! The fields of an event as they came, and where each form keeps them.
 
 use serde::Deserialize;
-use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess};
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess};
 
+use crate::logic::kv_event::{BlockKey, TokenIds};
 use crate::wire::kv_event::event::BadEvent;
-use crate::wire::kv_event::hash::{BlockKey, HashesReader};
-use crate::wire::kv_event::tokens::{TokenIds, TokenUse, TokensReader};
-use crate::wire::lenient::{Accept, Lenient, Scalar, skip_items};
+use crate::wire::kv_event::extra_keys::{ExtraKeys, ExtraKeysReader};
+use crate::wire::kv_event::hash::HashesReader;
+use crate::wire::kv_event::tokens::{TokenUse, TokensReader, absent};
+use crate::wire::lenient::{Accept, Lenient, Scalar};
 
 /// What an event says it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +43,7 @@ impl EventKind {
                 Field::LoraNameOrMetadata,
                 Field::ExtraKeys,
                 Field::GroupIdx,
+                Field::SpecKind,
             ],
             Self::Removed => &[Field::Hashes, Field::Medium, Field::GroupIdx],
             Self::Cleared | Self::Other => &[],
@@ -63,6 +66,7 @@ pub(super) enum Field {
     CacheSalt,
     ExtraKeys,
     GroupIdx,
+    SpecKind,
     Ignored,
 }
 
@@ -81,6 +85,7 @@ impl Field {
             Some("cache_salt") => Self::CacheSalt,
             Some("extra_keys") => Self::ExtraKeys,
             Some("group_idx") => Self::GroupIdx,
+            Some("kv_cache_spec_kind") => Self::SpecKind,
             Some(_) | None => Self::Ignored,
         }
     }
@@ -97,8 +102,9 @@ pub(super) struct RawEvent<'a> {
     pub(super) medium: Scalar<'a>,
     pub(super) lora_name: Scalar<'a>,
     pub(super) cache_salt: Scalar<'a>,
-    pub(super) has_extra_keys: bool,
+    pub(super) extra_keys: ExtraKeys<'a>,
     pub(super) group_idx: Scalar<'a>,
+    pub(super) spec_kind: Scalar<'a>,
     tokens: TokenUse,
 }
 
@@ -108,14 +114,15 @@ impl RawEvent<'_> {
             kind: None,
             hashes: Err(BadEvent::Hashes),
             parent: Scalar::Nil,
-            token_ids: Some(TokenIds::absent(tokens)),
+            token_ids: Some(absent(tokens)),
             block_size: Scalar::Nil,
             lora_id: Scalar::Nil,
             medium: Scalar::Nil,
             lora_name: Scalar::Nil,
             cache_salt: Scalar::Nil,
-            has_extra_keys: false,
+            extra_keys: ExtraKeys::default(),
             group_idx: Scalar::Nil,
+            spec_kind: Scalar::Nil,
             tokens,
         }
     }
@@ -143,8 +150,9 @@ impl<'de> DeserializeSeed<'de> for FieldReader<'_, 'de> {
             Field::LoraName => raw.lora_name = Scalar::deserialize(value)?,
             Field::LoraNameOrMetadata => Lenient(LoraNameOrMetadata(raw)).deserialize(value)?,
             Field::CacheSalt => raw.cache_salt = Scalar::deserialize(value)?,
-            Field::ExtraKeys => raw.has_extra_keys = Lenient(ExtraKeysReader).deserialize(value)?,
+            Field::ExtraKeys => raw.extra_keys = Lenient(ExtraKeysReader).deserialize(value)?,
             Field::GroupIdx => raw.group_idx = Scalar::deserialize(value)?,
+            Field::SpecKind => raw.spec_kind = Scalar::deserialize(value)?,
             Field::Ignored => {
                 IgnoredAny::deserialize(value)?;
             }
@@ -173,25 +181,5 @@ impl<'de> Accept<'de> for LoraNameOrMetadata<'_, 'de> {
             entries.next_value_seed(FieldReader { field, raw: self.0 })?;
         }
         Ok(())
-    }
-}
-
-/// Tells whether any block has keys beyond its tokens: a list with, per block, nil or a tuple.
-struct ExtraKeysReader;
-
-impl<'de> Accept<'de> for ExtraKeysReader {
-    type Value = bool;
-
-    fn scalar(self, scalar: Scalar<'de>) -> bool {
-        scalar != Scalar::Nil
-    }
-
-    fn array<A: SeqAccess<'de>>(self, mut items: A) -> Result<bool, A::Error> {
-        let mut has_keys = false;
-        while let Some(keys) = items.next_element::<Scalar<'de>>()? {
-            has_keys |= keys != Scalar::Nil;
-        }
-        skip_items(&mut items)?;
-        Ok(has_keys)
     }
 }

@@ -2,6 +2,7 @@
 
 use serde::de::SeqAccess;
 
+use crate::logic::kv_event::BlockKey;
 use crate::wire::kv_event::event::BadEvent;
 use crate::wire::lenient::{Accept, Scalar, skip_items};
 
@@ -12,52 +13,23 @@ pub const MAX_HASHES_PER_EVENT: usize = 65_536;
 /// Room made for hashes before they are read. An announced length may be a lie, so it reserves no more than this.
 const MAX_RESERVED: usize = 1_024;
 
-/// The engine's name of a cache block.
-///
-/// SGLang sends the first 64 bits of a digest as a signed number, vLLM the last 64 as an unsigned one, or the whole digest
-/// (32 bytes of SHA-256, 16 of XXH3-128). The signed and the unsigned spelling of the same 64 bits are one key. A digest is
-/// kept in full and equals no number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum BlockKey {
-    /// A 64-bit number, signed or not.
-    Word(u64),
-    /// A digest of 128 bits.
-    Digest128([u8; 16]),
-    /// A digest of 256 bits.
-    Digest256([u8; 32]),
-}
-
-impl BlockKey {
-    /// Reads a key. `None` for other types and for digests of other lengths, which nothing is known to send.
-    pub(super) fn read(scalar: &Scalar<'_>) -> Option<Self> {
-        match scalar {
-            Scalar::Unsigned(value) => Some(Self::from(*value)),
-            Scalar::Negative(value) => Some(Self::from(*value)),
-            Scalar::Bytes(bytes) => Self::from_digest(bytes),
-            // Encoders of the older msgpack specification have no binary type and send a digest as text.
-            Scalar::Text(text) => Self::from_digest(text.as_bytes()),
-            Scalar::Nil | Scalar::Bool(_) | Scalar::Float(_) | Scalar::Compound => None,
-        }
-    }
-
-    fn from_digest(bytes: &[u8]) -> Option<Self> {
-        if let Ok(digest) = bytes.try_into() {
-            return Some(Self::Digest256(digest));
-        }
-        bytes.try_into().ok().map(Self::Digest128)
+/// Reads a key. `None` for other types and for digests of other lengths, which nothing is known to send.
+pub(super) fn read_key(scalar: &Scalar<'_>) -> Option<BlockKey> {
+    match scalar {
+        Scalar::Unsigned(value) => Some(BlockKey::from(*value)),
+        Scalar::Negative(value) => Some(BlockKey::from(*value)),
+        Scalar::Bytes(bytes) => from_digest(bytes),
+        // Encoders of the older msgpack specification have no binary type and send a digest as text.
+        Scalar::Text(text) => from_digest(text.as_bytes()),
+        Scalar::Nil | Scalar::Bool(_) | Scalar::Float(_) | Scalar::Compound => None,
     }
 }
 
-impl From<u64> for BlockKey {
-    fn from(value: u64) -> Self {
-        Self::Word(value)
+fn from_digest(bytes: &[u8]) -> Option<BlockKey> {
+    if let Ok(digest) = bytes.try_into() {
+        return Some(BlockKey::Digest256(digest));
     }
-}
-
-impl From<i64> for BlockKey {
-    fn from(value: i64) -> Self {
-        Self::Word(value.cast_unsigned())
-    }
+    bytes.try_into().ok().map(BlockKey::Digest128)
 }
 
 /// Reads a list of keys: all of them, or why not.
@@ -84,7 +56,7 @@ fn read_hashes<'de, A: SeqAccess<'de>>(items: &mut A) -> Result<Result<Vec<Block
     }
     let mut hashes = Vec::with_capacity(announced.min(MAX_RESERVED));
     while let Some(scalar) = items.next_element::<Scalar<'de>>()? {
-        let Some(key) = BlockKey::read(&scalar) else {
+        let Some(key) = read_key(&scalar) else {
             return Ok(Err(BadEvent::Hashes));
         };
         hashes.push(key);

@@ -8,14 +8,15 @@
 
 mod batch;
 mod event;
+mod extra_keys;
 mod field;
 mod hash;
 mod tokens;
 
 pub use batch::{BadEvents, KvBatch, KvFrameError, decode_batch};
-pub use event::{BadEvent, KvEvent, Medium, RemovedBlocks, StoredBlocks};
-pub use hash::{BlockKey, MAX_HASHES_PER_EVENT};
-pub use tokens::{TokenIds, TokenUse};
+pub use event::BadEvent;
+pub use hash::MAX_HASHES_PER_EVENT;
+pub use tokens::TokenUse;
 
 #[cfg(test)]
 mod tests;

@@ -5,6 +5,7 @@
 
 use serde::de::{IgnoredAny, SeqAccess};
 
+use crate::logic::kv_event::TokenIds;
 use crate::wire::lenient::{Accept, Lenient, Scalar, skip_items};
 
 /// Room made for tokens before they are read. An announced length may be a lie, so it reserves no more than this.
@@ -19,51 +20,11 @@ pub enum TokenUse {
     Skip,
 }
 
-/// The token ids of stored blocks, in the order of the blocks.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum TokenIds {
-    /// One id per token.
-    Flat(Vec<u32>),
-    /// Overlapping pairs of ids.
-    Pairs(Vec<[u32; 2]>),
-    /// Ids that were not kept.
-    Skipped {
-        /// How many tokens, or pairs, there were.
-        count: usize,
-    },
-    /// Pairs that were not kept.
-    SkippedPairs {
-        /// How many pairs there were.
-        count: usize,
-    },
-}
-
-impl TokenIds {
-    /// Returns how many tokens, or pairs, there are: what block sizes count.
-    pub fn len(&self) -> usize {
-        match self {
-            Self::Flat(ids) => ids.len(),
-            Self::Pairs(pairs) => pairs.len(),
-            Self::Skipped { count } | Self::SkippedPairs { count } => *count,
-        }
-    }
-
-    /// Tells whether there are none. Engines send none for blocks that they moved to another medium.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Tells whether they are pairs, and so whether the engine hashes pairs.
-    pub fn is_paired(&self) -> bool {
-        matches!(self, Self::Pairs(_) | Self::SkippedPairs { .. })
-    }
-
-    /// Returns what an absent list of tokens is.
-    pub(super) fn absent(tokens: TokenUse) -> Self {
-        match tokens {
-            TokenUse::Keep => Self::Flat(Vec::new()),
-            TokenUse::Skip => Self::Skipped { count: 0 },
-        }
+/// Returns what an absent list of tokens is.
+pub(super) fn absent(tokens: TokenUse) -> TokenIds {
+    match tokens {
+        TokenUse::Keep => TokenIds::Flat(Vec::new()),
+        TokenUse::Skip => TokenIds::Skipped { count: 0 },
     }
 }
 
@@ -75,7 +36,7 @@ impl<'de> Accept<'de> for TokensReader {
 
     fn scalar(self, scalar: Scalar<'de>) -> Option<TokenIds> {
         match (self.0, scalar) {
-            (TokenUse::Skip, _) | (TokenUse::Keep, Scalar::Nil) => Some(TokenIds::absent(self.0)),
+            (TokenUse::Skip, _) | (TokenUse::Keep, Scalar::Nil) => Some(absent(self.0)),
             (TokenUse::Keep, _) => None,
         }
     }
@@ -109,7 +70,7 @@ fn count_tokens<'de, A: SeqAccess<'de>>(mut items: A) -> Result<TokenIds, A::Err
 fn read_tokens<'de, A: SeqAccess<'de>>(items: &mut A) -> Result<Option<TokenIds>, A::Error> {
     let reserved = items.size_hint().unwrap_or(0).min(MAX_RESERVED);
     Ok(match items.next_element_seed(Lenient(TokenReader))? {
-        None => Some(TokenIds::absent(TokenUse::Keep)),
+        None => Some(absent(TokenUse::Keep)),
         Some(None) => None,
         Some(Some(Token::Single(first))) => {
             let mut ids = Vec::with_capacity(reserved);

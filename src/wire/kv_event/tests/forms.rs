@@ -4,10 +4,9 @@ use serde_json::json;
 
 use super::{decode, one_block, removed};
 use crate::logic::ids::DpRank;
+use crate::logic::kv_event::{Attention, BlockKey, KvEvent, Medium, RemovedBlocks, StoredBlocks, TokenIds};
 use crate::wire::golden::{msgpack, unhex};
-use crate::wire::kv_event::{
-    BadEvent, BlockKey, KvEvent, KvFrameError, Medium, RemovedBlocks, StoredBlocks, TokenIds, TokenUse, decode_batch,
-};
+use crate::wire::kv_event::{BadEvent, KvFrameError, TokenUse, decode_batch};
 
 #[test]
 fn both_encodings_decode_from_hand_written_bytes() {
@@ -80,7 +79,9 @@ fn both_spellings_of_64_bits_are_one_key_and_a_digest_is_another() {
 
 #[test]
 fn a_digest_of_128_bits_is_a_key_and_one_of_another_length_is_none() {
-    let key = |length: u8| BlockKey::read(&crate::wire::lenient::Scalar::Bytes(vec![3; length.into()].into()));
+    let key = |length: u8| {
+        crate::wire::kv_event::hash::read_key(&crate::wire::lenient::Scalar::Bytes(vec![3; length.into()].into()))
+    };
     assert_eq!(key(16), Some(BlockKey::Digest128([3; 16])));
     assert_eq!(key(32), Some(BlockKey::Digest256([3; 32])));
     for length in [0, 8, 15, 17, 31, 33, 64] {
@@ -124,8 +125,8 @@ fn every_length_of_the_array_form_decodes() {
                 medium: Some(Medium::Cpu),
                 lora_id: Some(3),
                 lora_name: Some("adapter".into()),
-                has_extra_keys: true,
                 group_idx: Some(1),
+                attention: Attention::Other,
                 ..base.clone()
             },
         ),
@@ -219,18 +220,19 @@ fn skipped_tokens_are_counted_and_tell_whether_they_are_pairs() {
 }
 
 #[test]
-fn extra_keys_count_only_where_a_block_has_some() {
+fn extra_keys_beyond_a_salt_make_an_event_opaque() {
     let rows = [
-        (json!(null), false),
-        (json!([]), false),
-        (json!([null, null]), false),
-        (json!([null, ["salt"]]), true),
-        (json!("odd"), true),
+        (json!(null), None, false),
+        (json!([]), None, false),
+        (json!([null, null]), None, false),
+        (json!([["salt"], null]), Some("salt"), false),
+        (json!([null, ["salt"]]), None, true),
+        (json!("odd"), None, true),
     ];
-    for (keys, expected) in rows {
+    for (keys, salt, is_opaque) in rows {
         let event = json!({"type": "BlockStored", "block_hashes": [7], "token_ids": [1, 2, 3, 4], "block_size": 4,
                            "medium": "GPU", "extra_keys": keys});
-        let expected = StoredBlocks { has_extra_keys: expected, ..one_block(7) };
+        let expected = StoredBlocks { cache_salt: salt.map(Into::into), is_opaque, ..one_block(7) };
         assert_eq!(decode(&json!([1.5, [event], 0])).events, [KvEvent::Stored(expected)], "{keys}");
     }
 }

@@ -3,10 +3,9 @@
 use serde_json::{Value, json};
 
 use super::one_block;
+use crate::logic::kv_event::{BlockKey, KvEvent, StoredBlocks, TokenIds};
 use crate::wire::golden::{self, msgpack};
-use crate::wire::kv_event::{
-    BadEvent, BlockKey, KvEvent, MAX_HASHES_PER_EVENT, StoredBlocks, TokenIds, TokenUse, decode_batch,
-};
+use crate::wire::kv_event::{BadEvent, MAX_HASHES_PER_EVENT, TokenUse, decode_batch};
 
 /// Decodes an event between two clears and returns why it was not applied, if so.
 fn refusal(event: &Value, tokens: TokenUse) -> Option<BadEvent> {

@@ -1,13 +1,15 @@
 //! Tests of [`super`].
 
 mod forms;
+mod hashes;
 mod limits;
 mod recorded;
 
 use serde_json::Value;
 
+use crate::logic::kv_event::{Attention, BlockKey, KvEvent, Medium, RemovedBlocks, StoredBlocks, TokenIds};
 use crate::wire::golden::msgpack;
-use crate::wire::kv_event::{BlockKey, KvBatch, KvEvent, Medium, RemovedBlocks, StoredBlocks, TokenIds, TokenUse};
+use crate::wire::kv_event::{KvBatch, TokenUse};
 
 /// Decodes a batch, tokens kept, that must have no bad events.
 fn decode(value: &Value) -> KvBatch {
@@ -27,8 +29,9 @@ fn one_block(hash: u64) -> StoredBlocks {
         lora_id: None,
         lora_name: None,
         cache_salt: None,
-        has_extra_keys: false,
+        is_opaque: false,
         group_idx: None,
+        attention: Attention::Unsaid,
     }
 }
 

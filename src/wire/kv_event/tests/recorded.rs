@@ -3,8 +3,9 @@
 use serde_json::Value;
 
 use crate::logic::ids::DpRank;
+use crate::logic::kv_event::{Attention, BlockKey, KvEvent, Medium, RemovedBlocks, StoredBlocks, TokenIds};
 use crate::wire::golden::{self, unhex};
-use crate::wire::kv_event::{BlockKey, KvEvent, Medium, RemovedBlocks, StoredBlocks, TokenIds, TokenUse, decode_batch};
+use crate::wire::kv_event::{TokenUse, decode_batch};
 
 /// Returns a field of a recorded event by its key or, in the array form, by its position.
 fn field<'a>(event: &'a Value, key: &str, position: usize) -> &'a Value {
@@ -61,12 +62,25 @@ fn meaning(event: &Value) -> KvEvent {
             medium: medium(field(event, "medium", 6)),
             lora_id: field(event, "lora_id", 5).as_i64(),
             lora_name: event.get("lora_name").and_then(Value::as_str).map(Into::into),
-            cache_salt: event.get(7).unwrap_or(event).get("cache_salt").and_then(Value::as_str).map(Into::into),
-            has_extra_keys: event["extra_keys"].as_array().is_some_and(|keys| keys.iter().any(|key| !key.is_null())),
+            cache_salt: salt(event).map(Into::into),
+            is_opaque: event["extra_keys"].to_string().contains(r#"[["mm-hash",4]]"#),
             group_idx: group(event.get("group_idx").unwrap_or(&Value::Null)),
+            attention: match event["kv_cache_spec_kind"].as_str() {
+                None => Attention::Unsaid,
+                Some("full_attention") => Attention::Full,
+                Some(_) => Attention::Other,
+            },
         }),
         other => panic!("{other} is in no recording"),
     }
+}
+
+/// SGLang names the salt; the vLLM engine of the recordings had no adapter, so that a lone text is one.
+fn salt(event: &Value) -> Option<&str> {
+    let named = event.get(7).unwrap_or(event).get("cache_salt");
+    let is_opaque = event["extra_keys"].to_string().contains("mm-hash");
+    let lone = Some(&event["extra_keys"][0][0]).filter(|_| event["lora_name"].is_null() && !is_opaque);
+    named.or(lone).and_then(Value::as_str)
 }
 
 /// Returns the event as a caller that skips tokens gets it.
