@@ -42,9 +42,8 @@ fn policies(c: &mut Criterion) {
     for num_workers in [4, 64, 256] {
         let slots = fleet(num_workers);
         let reserved = vec![0; num_workers];
-        let matches: Vec<PrefixMatch> = (0..num_workers)
-            .map(|slot| PrefixMatch { matched_blocks: (slot % 5) as u32 * 100, prompt_blocks: 512 })
-            .collect();
+        let matches: Vec<PrefixMatch> =
+            (0..num_workers).map(|slot| PrefixMatch::of_blocks((slot % 5) as u32 * 100, 512)).collect();
         for kind in PolicyKind::ALL {
             let policy = kind.build(CacheAwareSettings::default());
             let price = PriceRules {

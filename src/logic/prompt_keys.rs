@@ -27,6 +27,22 @@ pub enum HashMode {
 }
 
 impl HashMode {
+    /// Tells whether blocks are made of pairs.
+    pub fn is_bigram(self) -> bool {
+        match self {
+            Self::Engine { is_bigram } | Self::Rehash { is_bigram } => is_bigram,
+        }
+    }
+
+    /// Returns the same mode for blocks of pairs, or of single tokens.
+    #[must_use]
+    pub fn with_bigram(self, is_bigram: bool) -> Self {
+        match self {
+            Self::Engine { .. } => Self::Engine { is_bigram },
+            Self::Rehash { .. } => Self::Rehash { is_bigram },
+        }
+    }
+
     /// Returns the name used in metrics and the admin API.
     pub fn name(self) -> &'static str {
         match self {

@@ -178,7 +178,7 @@ impl Fleet {
     pub(crate) fn matches(mut self, matches: &[(u32, u32)]) -> Self {
         self.matches = matches
             .iter()
-            .map(|&(matched_blocks, prompt_blocks)| PrefixMatch { matched_blocks, prompt_blocks })
+            .map(|&(matched_blocks, prompt_blocks)| PrefixMatch::of_blocks(matched_blocks, prompt_blocks))
             .collect();
         self
     }

@@ -78,16 +78,28 @@ impl Pick {
 /// How much of a prompt a worker holds in its KV cache, from block 0 without a hole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PrefixMatch {
-    /// Blocks of the prompt that the worker holds.
+    /// Blocks of the prompt that the worker's engine has said it holds, in any tier.
     pub matched_blocks: u32,
+    /// Of these, the first ones that are in the accelerator's memory.
+    pub device_blocks: u32,
+    /// Blocks after these that it will probably hold soon: a request with them was sent there a short time ago.
+    pub predicted_blocks: u32,
     /// Blocks of the prompt at the worker's block size. Zero: the prompt is not known as tokens.
     pub prompt_blocks: u32,
+    /// A rank that holds the matched blocks.
+    pub rank: Option<DpRank>,
 }
 
 impl PrefixMatch {
-    /// Returns the matched part of the prompt, 0 to 1.
+    /// Returns a match of which no more is known than how many of the prompt's blocks are held.
+    pub fn of_blocks(matched_blocks: u32, prompt_blocks: u32) -> Self {
+        Self { matched_blocks, device_blocks: matched_blocks, prompt_blocks, ..Self::default() }
+    }
+
+    /// Returns the part of the prompt, 0 to 1, that the worker holds or will probably hold soon.
     pub fn ratio(self) -> f64 {
-        if self.prompt_blocks == 0 { 0.0 } else { f64::from(self.matched_blocks) / f64::from(self.prompt_blocks) }
+        let blocks = self.matched_blocks.saturating_add(self.predicted_blocks);
+        if self.prompt_blocks == 0 { 0.0 } else { f64::from(blocks) / f64::from(self.prompt_blocks) }
     }
 }
 

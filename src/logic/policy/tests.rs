@@ -34,10 +34,11 @@ impl Candidates {
 
     /// Matched blocks and blocks of the prompt, by candidate.
     fn matches(mut self, matches: &[(u32, u32)]) -> Self {
-        let known =
-            matches.iter().map(|&(matched_blocks, prompt_blocks)| PrefixMatch { matched_blocks, prompt_blocks });
+        let known = matches
+            .iter()
+            .map(|&(matched_blocks, prompt_blocks)| PrefixMatch::of_blocks(matched_blocks, prompt_blocks));
         // The empty slot holds everything: a policy that counted it would find the best match there.
-        self.matches = std::iter::once(PrefixMatch { matched_blocks: 99, prompt_blocks: 99 }).chain(known).collect();
+        self.matches = std::iter::once(PrefixMatch::of_blocks(99, 99)).chain(known).collect();
         self
     }
 
