@@ -16,19 +16,21 @@
 
 use std::time::{Duration, Instant};
 
-use xxhash_rust::xxh3::xxh3_64_with_seed;
-
-use crate::logic::block_hash::{Units, engine_keys, own_keys_into, own_root};
+use crate::logic::block_hash::{own_keys_into, own_root};
 use crate::logic::ids::{DecisionId, DpRank};
-use crate::logic::kv_event::{Attention, BlockKey, KvEvent, Medium, RemovedBlocks, StoredBlocks, TokenIds};
+use crate::logic::kv_event::{Attention, BlockKey, KvEvent, RemovedBlocks, StoredBlocks};
 use crate::logic::policy::PrefixMatch;
 use crate::logic::prefix_index::ids::{Ids, MAX_BYTES_PER_DIGEST, MAX_BYTES_PER_NUMBER};
+use crate::logic::prefix_index::meaning::{
+    is_engine_hash, mix_of_adapter, mix_of_name, seed_of, tier_of, units_of, word_of,
+};
 use crate::logic::prefix_index::orphans::{Orphan, Orphans};
 use crate::logic::prefix_index::predicted::Predicted;
 use crate::logic::prefix_index::table::{BlockTable, Depth, LANES, MAX_BYTES_PER_BLOCK};
 use crate::logic::prompt_keys::{HashMode, HashVariant, PromptKeys};
 
 mod ids;
+mod meaning;
 mod orphans;
 mod predicted;
 mod table;
@@ -41,8 +43,6 @@ const BATCHES_PER_CHECK: u32 = 64;
 const MAX_CHANGES: u32 = 8;
 /// Adapters of one worker that are told apart; blocks of further ones are not listed.
 const MAX_NAMESPACES: usize = 1_024;
-const SEED_OF_NAMES: u64 = 0x6c6f_7261_6e61_6d65;
-const SEED_OF_NUMBERS: u64 = 0x6c6f_7261_6e75_6d62;
 
 /// What is listed, and what was left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -426,11 +426,7 @@ impl PrefixIndex {
 
     /// Returns what the event's adapter mixes into keys; `None` where there are too many adapters.
     fn mix_of_event(&mut self, stored: &StoredBlocks) -> Option<u64> {
-        let mix = match (&stored.lora_name, stored.lora_id) {
-            (Some(name), _) => mix_of_name(name),
-            (None, Some(number)) => xxh3_64_with_seed(&number.to_le_bytes(), SEED_OF_NUMBERS),
-            (None, None) => return Some(0),
-        };
+        let mix = mix_of_adapter(stored);
         if !self.mixes.contains(&mix) {
             if self.mixes.len() >= MAX_NAMESPACES {
                 return None;
@@ -460,57 +456,6 @@ impl PrefixIndex {
 /// Returns the table and the lane of a rank.
 fn place_of(rank: DpRank) -> (usize, usize) {
     (rank.index() / LANES, rank.index() % LANES)
-}
-
-fn tier_of(medium: Medium) -> Option<Tier> {
-    match medium {
-        Medium::Gpu => Some(Tier::Device),
-        Medium::Cpu | Medium::CpuPinned => Some(Tier::Host),
-        Medium::Disk | Medium::Storage => Some(Tier::Disk),
-        Medium::External => Some(Tier::External),
-        Medium::Unknown => None,
-    }
-}
-
-fn mix_of_name(name: &str) -> u64 {
-    xxh3_64_with_seed(name.as_bytes(), SEED_OF_NAMES)
-}
-
-fn word_of(key: &BlockKey) -> Option<u64> {
-    match key {
-        BlockKey::Word(word) => Some(*word),
-        BlockKey::Digest128(_) | BlockKey::Digest256(_) => None,
-    }
-}
-
-fn seed_of(key: &BlockKey) -> u64 {
-    match key {
-        BlockKey::Word(word) => xxh3_64_with_seed(&word.to_le_bytes(), 1),
-        BlockKey::Digest128(digest) => xxh3_64_with_seed(digest, 1),
-        BlockKey::Digest256(digest) => xxh3_64_with_seed(digest, 1),
-    }
-}
-
-fn units_of(token_ids: &TokenIds) -> Option<Units<'_>> {
-    match token_ids {
-        TokenIds::Flat(tokens) => Some(Units::Tokens(tokens)),
-        TokenIds::Pairs(pairs) => Some(Units::Pairs(pairs)),
-        TokenIds::Skipped { .. } | TokenIds::SkippedPairs { .. } => None,
-    }
-}
-
-/// Tells whether the event's ids are those that SGLang computes; `None` where the event cannot tell.
-fn is_engine_hash(stored: &StoredBlocks) -> Option<bool> {
-    if stored.hashes.iter().any(|key| word_of(key).is_none()) {
-        return Some(false);
-    }
-    let units = units_of(&stored.token_ids)?;
-    let num_units = stored.hashes.len().checked_mul(stored.block_size as usize)?;
-    if stored.parent.is_some() || stored.is_opaque || units.len() != num_units {
-        return None;
-    }
-    let keys = engine_keys(units, stored.block_size, stored.cache_salt.as_deref());
-    Some(keys.iter().zip(&stored.hashes).all(|(key, hash)| word_of(hash) == Some(*key)))
 }
 
 #[cfg(test)]
