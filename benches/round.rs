@@ -56,7 +56,7 @@ async fn grouped(num_workers: usize) -> Recipient<SelectWorker> {
     let mut load = LoadSettings::default();
     load.freshness = FRESHNESS;
     let context = WorkerContext::new(
-        WorkerSettings { load, eject_after_unreachable: 3 },
+        WorkerSettings { load, kv: KvSettings::default(), eject_after_unreachable: 3 },
         nobody.clone().recipient(),
         Observers::default(),
         telemetry.clone(),

@@ -60,7 +60,7 @@ impl Handler<SelectWorker> for PinByModel {
         self.num_decisions += 1;
         let id = DecisionId::new(self.num_decisions);
         // The decision reserves its place at the worker; if the client has left meanwhile, dropping it gives the place back.
-        Ok(Decision::new(id, order.swap_remove(0), "pinned", Basis::InFlight).with_fallbacks(fallbacks))
+        Ok(Decision::new(id, order.swap_remove(0), &msg.request, "pinned", Basis::InFlight).with_fallbacks(fallbacks))
     }
 }
 

@@ -58,6 +58,9 @@ pub enum RouteError {
     /// No worker serves the model.
     #[error("no worker serves this model")]
     UnknownModel,
+    /// No worker has this id.
+    #[error("no worker has this id")]
+    UnknownWorker,
     /// No worker takes traffic now.
     #[error("no worker can take this request now")]
     NoWorkerAvailable,
@@ -86,7 +89,8 @@ impl RouteError {
             | Self::BodyTooLarge { .. }
             | Self::BodyBroken
             | Self::InvalidPath
-            | Self::UnknownModel => ErrorSource::Client,
+            | Self::UnknownModel
+            | Self::UnknownWorker => ErrorSource::Client,
             Self::AllWorkersFailed | Self::UpstreamTimeout => ErrorSource::Engine,
             Self::NoWorkerAvailable | Self::Overloaded | Self::ShuttingDown | Self::SelectorUnavailable => {
                 ErrorSource::Router
@@ -107,6 +111,7 @@ impl RouteError {
             | Self::BodyBroken
             | Self::InvalidPath
             | Self::UnknownModel
+            | Self::UnknownWorker
             | Self::UpstreamTimeout => false,
         }
     }
@@ -119,6 +124,7 @@ impl RouteError {
             Self::BodyBroken => "body_broken",
             Self::InvalidPath => "invalid_path",
             Self::UnknownModel => "model_not_found",
+            Self::UnknownWorker => "worker_not_found",
             Self::NoWorkerAvailable => "no_worker_available",
             Self::AllWorkersFailed => "all_workers_failed",
             Self::UpstreamTimeout => "upstream_timeout",

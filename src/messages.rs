@@ -11,7 +11,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use actix::prelude::{Message, Recipient};
+use actix::prelude::{Message, MessageResponse, Recipient};
 
 use crate::logic::decide::NoWorker;
 use crate::logic::endpoint::{Endpoint, Readiness, Secret, WorkerFacts, WorkerUrl};
@@ -19,6 +19,7 @@ use crate::logic::health::WorkerState;
 use crate::logic::ids::{DecisionId, DpRank, WorkerId};
 use crate::logic::load::RankLoad;
 use crate::logic::price::Basis;
+use crate::logic::prompt_keys::PromptKeys;
 use crate::logic::request::RequestFacts;
 use crate::logic::round::Token;
 use crate::logic::snapshot::WorkerSnapshot;
@@ -56,11 +57,13 @@ pub struct WorkersChanged {
 pub struct Collect(pub Token);
 
 /// Tells a worker that a request is about to be sent to it. Arrives before any [`Collect`] of a later round.
-#[derive(Debug, Clone, Copy, Message)]
+#[derive(Debug, Clone, Message)]
 #[rtype(result = "()")]
 pub struct Reserve {
     /// Which request.
     pub decision: DecisionId,
+    /// Its prompt, where it is known as tokens: the worker's engine will hold its blocks soon.
+    pub prompt: Option<Arc<PromptKeys>>,
 }
 
 /// Tells a worker how a request that was reserved at it ended. Sent exactly once per [`Reserve`].
@@ -71,6 +74,8 @@ pub struct RequestFinished {
     pub decision: DecisionId,
     /// How it ended.
     pub outcome: Outcome,
+    /// Prompt tokens that the engine says it found in its cache; `None` where it says nothing of it.
+    pub cached_tokens: Option<u32>,
 }
 
 /// How a request ended at one worker.
@@ -128,6 +133,19 @@ pub struct ReportLoad {
     pub rank: DpRank,
     /// What was measured.
     pub load: RankLoad,
+}
+
+/// Asks a worker which blocks it lists, to compare them with what its engine holds. Costs a copy of all keys.
+#[derive(Debug, Clone, Copy, Message)]
+#[rtype(result = "BlockKeys")]
+pub struct ShowBlocks;
+
+/// The keys of the blocks that a worker lists.
+#[derive(Debug, Clone, Default, MessageResponse)]
+#[non_exhaustive]
+pub struct BlockKeys {
+    /// Per DP rank, in no order within a rank.
+    pub by_rank: Vec<Vec<u64>>,
 }
 
 /// Tells a worker to take no new requests.
@@ -189,6 +207,8 @@ pub struct FleetMember {
     pub snapshot: Option<Arc<WorkerSnapshot>>,
     /// What became of asking its engine.
     pub introspection: Introspection,
+    /// Its doors.
+    pub ports: Arc<WorkerPorts>,
 }
 
 /// What became of asking an engine what it serves and where it publishes.
@@ -313,6 +333,8 @@ pub struct WorkerPorts {
     pub readiness: Recipient<SetReadiness>,
     /// Receives [`ReportLoad`], where the worker takes reports from others.
     pub report_load: Option<Recipient<ReportLoad>>,
+    /// Answers [`ShowBlocks`], where the worker lists blocks.
+    pub show_blocks: Option<Recipient<ShowBlocks>>,
     /// Receives [`Drain`].
     pub drain: Recipient<Drain>,
     /// Receives [`Stop`].
@@ -342,6 +364,7 @@ impl WorkerPorts {
             describe: worker.clone().recipient(),
             readiness: worker.clone().recipient(),
             report_load: None,
+            show_blocks: None,
             drain: worker.clone().recipient(),
             stop: worker.clone().recipient(),
         }
@@ -354,11 +377,18 @@ impl WorkerPorts {
         self
     }
 
+    /// Adds the port through which others may see which blocks the worker lists.
+    #[must_use]
+    pub fn with_show_blocks(mut self, show_blocks: Recipient<ShowBlocks>) -> Self {
+        self.show_blocks = Some(show_blocks);
+        self
+    }
+
     /// Reserves a place at the worker. The place is held until the reservation is finished or dropped.
-    pub fn reserve(self: &Arc<Self>, decision: DecisionId) -> Reservation {
+    pub fn reserve(self: &Arc<Self>, decision: DecisionId, prompt: Option<Arc<PromptKeys>>) -> Reservation {
         #[expect(clippy::disallowed_methods, reason = "a worker that is gone needs no account of its requests")]
-        self.reserve.do_send(Reserve { decision });
-        Reservation { decision, worker: Arc::clone(self), outcome: Outcome::NotSent }
+        self.reserve.do_send(Reserve { decision, prompt });
+        Reservation { decision, worker: Arc::clone(self), outcome: Outcome::NotSent, cached_tokens: None }
     }
 }
 
@@ -374,9 +404,15 @@ pub struct Reservation {
     decision: DecisionId,
     worker: Arc<WorkerPorts>,
     outcome: Outcome,
+    cached_tokens: Option<u32>,
 }
 
 impl Reservation {
+    /// Sets how many prompt tokens the engine says it found in its cache.
+    pub fn set_cached_tokens(&mut self, cached_tokens: Option<u32>) {
+        self.cached_tokens = cached_tokens;
+    }
+
     /// Sets how the request will have ended if nothing else is said before the drop.
     pub fn presume(&mut self, outcome: Outcome) {
         self.outcome = outcome;
@@ -396,7 +432,11 @@ impl Reservation {
 impl Drop for Reservation {
     fn drop(&mut self) {
         #[expect(clippy::disallowed_methods, reason = "a worker that is gone needs no account; Drop cannot wait")]
-        self.worker.finished.do_send(RequestFinished { decision: self.decision, outcome: self.outcome });
+        self.worker.finished.do_send(RequestFinished {
+            decision: self.decision,
+            outcome: self.outcome,
+            cached_tokens: self.cached_tokens,
+        });
     }
 }
 
@@ -424,13 +464,22 @@ pub struct Decision {
     pub reason: &'static str,
     /// What the loads were made of.
     pub basis: Basis,
+    /// The request's prompt, for the reservations of fallbacks.
+    pub prompt: Option<Arc<PromptKeys>>,
 }
 
 impl Decision {
     /// Returns a decision for the worker and reserves its place there. For selectors outside this crate too.
-    pub fn new(id: DecisionId, worker: Arc<WorkerPorts>, reason: &'static str, basis: Basis) -> Self {
-        let reservation = worker.reserve(id);
-        Self { id, worker, rank: None, reservation, fallbacks: Vec::new(), reason, basis }
+    pub fn new(
+        id: DecisionId,
+        worker: Arc<WorkerPorts>,
+        request: &RequestFacts,
+        reason: &'static str,
+        basis: Basis,
+    ) -> Self {
+        let prompt = request.prompt.clone();
+        let reservation = worker.reserve(id, prompt.clone());
+        Self { id, worker, rank: None, reservation, fallbacks: Vec::new(), reason, basis, prompt }
     }
 
     /// Names the workers to try next.

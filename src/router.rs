@@ -19,6 +19,7 @@ use crate::logic::endpoint::Endpoint;
 use crate::logic::ids::WorkerId;
 use crate::logic::policy::Policy;
 use crate::logic::price::PriceRules;
+use crate::logic::variant_board::VariantBoard;
 use crate::messages::{
     EndpointsChanged, FleetMember, RouterEvent, SelectWorker, ShowFleet, Shutdown, WorkerPorts, WorkersChanged,
 };
@@ -136,6 +137,7 @@ impl RouterBuilder {
     pub async fn start(self) -> Result<RouterHandle, StartError> {
         self.config.check()?;
         let telemetry = Telemetry::new();
+        let variants = VariantBoard::default();
         let observers = Observers::new(self.observers);
         let seed = self.config.seed.unwrap_or_else(clock::start_seed);
         tracing::info!(
@@ -145,7 +147,7 @@ impl RouterBuilder {
             "router starts"
         );
         let arbiter = Arbiter::new();
-        let registry = start_registry(&arbiter, &self.config, self.worker_factory, &observers, &telemetry);
+        let registry = start_registry(&arbiter, &self.config, self.worker_factory, &observers, &telemetry, &variants);
         let selector = match self.selector {
             Some(ports) => ports,
             None => {
@@ -175,6 +177,7 @@ fn start_registry(
     worker_factory: Option<WorkerFactory>,
     observers: &Observers,
     telemetry: &Telemetry,
+    variants: &VariantBoard,
 ) -> Addr<RegistryActor> {
     let settings = RegistrySettings {
         introspection: config.introspection,
@@ -182,10 +185,11 @@ fn start_registry(
         round_deadline: config.round_deadline,
         worker_factory: worker_factory.unwrap_or_else(RegistrySettings::built_in_workers),
     };
-    let worker_settings = WorkerSettings { load: config.load, eject_after_unreachable: config.eject_after_unreachable };
-    let (observers, telemetry) = (observers.clone(), telemetry.clone());
+    let worker_settings =
+        WorkerSettings { load: config.load, kv: config.kv, eject_after_unreachable: config.eject_after_unreachable };
+    let (observers, telemetry, variants) = (observers.clone(), telemetry.clone(), variants.clone());
     RegistryActor::start_in_arbiter(&arbiter.handle(), move |ctx: &mut Context<RegistryActor>| {
-        let context = WorkerContext::new(worker_settings, ctx.address().recipient(), observers, telemetry);
+        let context = WorkerContext::new(worker_settings, ctx.address().recipient(), observers, telemetry, variants);
         RegistryActor::new(settings, context)
     })
 }

@@ -59,6 +59,24 @@ pub struct Telemetry {
     pub bad_load_frames: Family<Kind, Counter>,
     /// Silent or failed feed sockets opened again.
     pub feed_reopens: Counter,
+    /// KV event batches taken.
+    pub kv_frames: Counter,
+    /// KV event batches that could not be read, by reason.
+    pub bad_kv_frames: Family<Kind, Counter>,
+    /// KV events that could not be read, by reason.
+    pub bad_kv_events: Family<Kind, Counter>,
+    /// KV event batches that never came live.
+    pub kv_missing_batches: Counter,
+    /// Times a publisher of KV events started again.
+    pub kv_restarts: Counter,
+    /// Replays of KV events, by whether they closed their gap.
+    pub kv_replays: Family<Kind, Counter>,
+    /// Times a worker's blocks turned out to be keyed in another way.
+    pub kv_key_changes: Counter,
+    /// Times a worker's list of cached blocks proved wrong.
+    pub kv_downgrades: Counter,
+    /// Prompts by what they were read from, or by why they are not known as tokens.
+    pub prompts: Family<Kind, Counter>,
     /// Times an engine was asked what it serves, by result.
     pub introspections: Family<Kind, Counter>,
     /// Worker actors replaced, by cause.
@@ -104,6 +122,15 @@ impl Telemetry {
             load_frames: Counter::default(),
             bad_load_frames: Family::default(),
             feed_reopens: Counter::default(),
+            kv_frames: Counter::default(),
+            bad_kv_frames: Family::default(),
+            bad_kv_events: Family::default(),
+            kv_missing_batches: Counter::default(),
+            kv_restarts: Counter::default(),
+            kv_replays: Family::default(),
+            kv_key_changes: Counter::default(),
+            kv_downgrades: Counter::default(),
+            prompts: Family::default(),
             introspections: Family::default(),
             worker_replacements: Family::default(),
             observer_misses: Counter::default(),
@@ -120,6 +147,13 @@ impl Telemetry {
     /// Adds one to the counter of the kind.
     pub fn count(family: &Family<Kind, Counter>, kind: &'static str) {
         family.get_or_create(&Kind { kind }).inc();
+    }
+
+    /// Adds so many to the counter of the kind.
+    pub fn count_many(family: &Family<Kind, Counter>, kind: &'static str, count: u32) {
+        if count > 0 {
+            family.get_or_create(&Kind { kind }).inc_by(u64::from(count));
+        }
     }
 
     /// Renders this router's counters, followed by the series of `fleet`, in the OpenMetrics text format.
@@ -146,6 +180,20 @@ impl Telemetry {
         r.register("load_frames", "Load frames taken", self.load_frames.clone());
         r.register("bad_load_frames", "Load frames that could not be used, by reason", self.bad_load_frames.clone());
         r.register("feed_reopens", "Silent or failed feed sockets opened again", self.feed_reopens.clone());
+        r.register("kv_frames", "KV event batches taken", self.kv_frames.clone());
+        r.register("bad_kv_frames", "KV event batches that could not be read, by reason", self.bad_kv_frames.clone());
+        r.register("bad_kv_events", "KV events that could not be read, by reason", self.bad_kv_events.clone());
+        r.register("kv_missing_batches", "KV event batches that never came live", self.kv_missing_batches.clone());
+        r.register("kv_restarts", "Times a publisher of KV events started again", self.kv_restarts.clone());
+        r.register("kv_replays", "Replays of KV events, by whether they closed their gap", self.kv_replays.clone());
+        r.register(
+            "kv_key_changes",
+            "Times a worker's blocks turned out to be keyed in another way",
+            self.kv_key_changes.clone(),
+        );
+        r.register("kv_downgrades", "Times a worker's list of cached blocks proved wrong", self.kv_downgrades.clone());
+        let help = "Prompts by what they were read from, or by why they are not known as tokens";
+        r.register("prompts", help, self.prompts.clone());
         r.register("introspections", "Times an engine was asked, by result", self.introspections.clone());
         r.register("worker_replacements", "Worker actors replaced, by cause", self.worker_replacements.clone());
         r.register("observer_misses", "Events that an observer missed", self.observer_misses.clone());

@@ -9,7 +9,7 @@ use crate::config::IntrospectionSettings;
 use crate::logic::endpoint::{Endpoint, WorkerFacts};
 use crate::logic::introspect::{EngineAnswer, Failure, facts, retry_after};
 use crate::upstream::{EngineClient, UpstreamError};
-use crate::wire::openai::decode_models;
+use crate::wire::openai::{ModelObject, decode_models};
 use crate::wire::server_info::{Advertised, decode_server_info};
 
 /// Bytes of the largest answer read. A real `/server_info` has under 20 KiB.
@@ -28,7 +28,10 @@ pub(super) async fn introspect(
         engine.server_info().await?
     };
     match engine.models().await {
-        Ok(models) => answer.models = models,
+        Ok(models) => {
+            answer.adapters = models.iter().filter(|m| m.is_adapter).map(|m| Arc::clone(&m.id)).collect();
+            answer.models = models.into_iter().map(|model| (model.id, model.json)).collect();
+        }
         // An engine without the list can still be served under the names known otherwise; one that is not there cannot.
         Err(failure @ (Failure::NotFound | Failure::Refused | Failure::Unreadable)) => {
             if answer.served_model_name.is_none() && answer.model_path.is_none() && endpoint.overrides.models.is_empty()
@@ -69,14 +72,13 @@ impl Engine<'_> {
             model_path: info.model_path,
             version: info.version,
             feeds,
-            models: Vec::new(),
+            ..EngineAnswer::default()
         })
     }
 
-    async fn models(&self) -> Result<Vec<(Arc<str>, Arc<str>)>, Failure> {
+    async fn models(&self) -> Result<Vec<ModelObject>, Failure> {
         let body = self.fetch("/v1/models").await?;
-        let models = decode_models(&body).map_err(|_| Failure::Unreadable)?;
-        Ok(models.into_iter().map(|model| (model.id, model.json)).collect())
+        decode_models(&body).map_err(|_| Failure::Unreadable)
     }
 
     async fn fetch(&self, path: &str) -> Result<Bytes, Failure> {

@@ -340,18 +340,20 @@ impl Handler<ShowFleet> for RegistryActor {
     type Result = ResponseFuture<Vec<FleetMember>>;
 
     fn handle(&mut self, _msg: ShowFleet, _ctx: &mut Self::Context) -> Self::Result {
-        let known: Vec<_> = self
-            .workers
-            .values()
-            .map(|worker| (worker.ports.id, worker.endpoint.url.clone(), worker.introspection.clone()))
-            .collect();
+        let known: Vec<_> =
+            self.workers.values().map(|worker| (Arc::clone(&worker.ports), worker.introspection.clone())).collect();
         let answers = gather(self.ports(), self.settings.round_deadline);
         Box::pin(async move {
             let answers = answers.await;
             let members = known.into_iter().zip(answers);
-            members
-                .map(|((id, url, introspection), snapshot)| FleetMember { id, url, snapshot, introspection })
-                .collect()
+            let member = |((ports, introspection), snapshot): ((Arc<WorkerPorts>, Introspection), _)| FleetMember {
+                id: ports.id,
+                url: ports.url.clone(),
+                snapshot,
+                introspection,
+                ports,
+            };
+            members.map(member).collect()
         })
     }
 }

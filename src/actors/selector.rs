@@ -30,6 +30,7 @@ use crate::logic::rate_limit::RateLimit;
 use crate::logic::request::RequestFacts;
 use crate::logic::rng::Rng;
 use crate::logic::round::{Prompts, Round};
+use crate::logic::siblings::Siblings;
 use crate::logic::snapshot::WorkerSnapshot;
 use crate::messages::{
     CandidateRecord, Decision, DecisionRecord, ReportTrouble, RouterEvent, SelectWorker, Trouble, WorkerPorts,
@@ -94,6 +95,7 @@ struct Buffers {
     view: Vec<Option<Arc<WorkerSnapshot>>>,
     reserved: Vec<u32>,
     matches: Vec<PrefixMatch>,
+    siblings: Siblings,
 }
 
 impl std::fmt::Debug for SelectorActor {
@@ -151,8 +153,9 @@ impl SelectorActor {
         let mut num_prompts = 0;
         for waiting in open.requests {
             buffers.matches.clear();
-            if waiting.request.prompt.is_some() {
+            if let Some(prompt) = &waiting.request.prompt {
                 open.round.matches_into(num_prompts, &mut buffers.matches);
+                buffers.siblings.raise(prompt, &buffers.view, &mut buffers.matches);
                 num_prompts += 1;
             }
             let Some(reply) = waiting.reply else { continue };
@@ -162,6 +165,7 @@ impl SelectorActor {
                 drop(reply.send(decision));
             }
         }
+        buffers.siblings.clear();
         // The snapshots must not outlive their round: the workers reuse theirs as long as nothing changes.
         buffers.view.clear();
         self.buffers = buffers;
@@ -209,10 +213,14 @@ impl SelectorActor {
         self.num_decisions += 1;
         let id = DecisionId::new(self.settings.seed.wrapping_add(self.num_decisions));
         buffers.reserved[choice.slot] += 1;
+        if let Some(prompt) = &request.prompt {
+            buffers.siblings.note(choice.slot, prompt);
+        }
         self.record(id, seed, &choice, buffers, now);
         let fallbacks = choice.fallbacks.iter().map(|slot| Arc::clone(&workers[*slot])).collect();
         let worker = Arc::clone(&workers[choice.slot]);
-        Ok(Decision::new(id, worker, choice.reason, choice.basis).with_fallbacks(fallbacks).with_rank(choice.rank))
+        let decision = Decision::new(id, worker, request, choice.reason, choice.basis);
+        Ok(decision.with_fallbacks(fallbacks).with_rank(choice.rank))
     }
 
     fn advance_turn(&mut self, request: &RequestFacts) {

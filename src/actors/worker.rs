@@ -11,7 +11,7 @@ use actix::prelude::{Actor, ActorContext, AsyncContext, Context, Handler, Recipi
 
 use crate::actors::observers::Observers;
 use crate::clock;
-use crate::config::LoadSettings;
+use crate::config::{KvSettings, LoadSettings};
 use crate::feed::{FeedEvent, Frame, SubscribeError};
 use crate::logic::endpoint::{Endpoint, Feed, Readiness, WorkerFacts, WorkerUrl};
 use crate::logic::flight::FlightBook;
@@ -20,17 +20,20 @@ use crate::logic::ids::{DpRank, WorkerId};
 use crate::logic::load::{Applied, LoadTable};
 use crate::logic::rate_limit::RateLimit;
 use crate::logic::snapshot::{FeedHealth, WorkerSnapshot};
+use crate::logic::variant_board::VariantBoard;
 use crate::messages::{
-    Collect, Describe, Drain, Outcome, ReportLoad, ReportTrouble, RequestFinished, Reserve, RouterEvent, SetReadiness,
-    Stop, Trouble, WorkerPorts,
+    BlockKeys, Collect, Describe, Drain, Outcome, ReportLoad, ReportTrouble, RequestFinished, Reserve, RouterEvent,
+    SetReadiness, ShowBlocks, Stop, Trouble, WorkerPorts,
 };
 use crate::telemetry::Telemetry;
 use crate::wire::load_frame::decode_load;
 use crate::wire::message::split;
 
 mod feeds;
+mod kv;
 
-use feeds::{FeedItem, RankFeeds};
+use feeds::{FeedItem, FeedKind, RankFeeds};
+use kv::KvCache;
 
 /// Room in the mailbox. Reservations and their ends come with `do_send`, which ignores it; it only bounds `try_send`.
 const MAILBOX_CAPACITY: usize = 1_024;
@@ -42,6 +45,8 @@ const BAD_FRAME_LOG_INTERVAL: Duration = Duration::from_secs(10);
 pub struct WorkerSettings {
     /// How load is judged.
     pub load: LoadSettings,
+    /// How the engine's KV cache is followed.
+    pub kv: KvSettings,
     /// Requests in a row that could not reach the engine before it is ejected.
     pub eject_after_unreachable: u32,
 }
@@ -58,6 +63,8 @@ pub struct WorkerContext {
     pub observers: Observers,
     /// Where to count.
     pub telemetry: Telemetry,
+    /// Where to post how the worker's blocks are keyed.
+    pub variants: VariantBoard,
 }
 
 impl WorkerContext {
@@ -67,8 +74,9 @@ impl WorkerContext {
         registry: Recipient<ReportTrouble>,
         observers: Observers,
         telemetry: Telemetry,
+        variants: VariantBoard,
     ) -> Self {
-        Self { settings, registry, observers, telemetry }
+        Self { settings, registry, observers, telemetry, variants }
     }
 }
 
@@ -83,6 +91,7 @@ pub struct WorkerActor {
     load: LoadTable,
     flights: FlightBook,
     load_feeds: RankFeeds,
+    kv: KvCache,
     feed_health: FeedHealth,
     bad_frame_log: RateLimit,
     frozen: Option<Arc<WorkerSnapshot>>,
@@ -98,7 +107,8 @@ impl WorkerActor {
             facts: Arc::default(),
             load: LoadTable::new(None),
             flights: FlightBook::default(),
-            load_feeds: RankFeeds::default(),
+            load_feeds: RankFeeds::new(FeedKind::Load, None, context.settings.load.freshness),
+            kv: KvCache::new(id, context.settings.kv, context.telemetry.clone(), context.variants.clone()),
             feed_health: FeedHealth::default(),
             bad_frame_log: RateLimit::new(BAD_FRAME_LOG_INTERVAL),
             frozen: None,
@@ -109,7 +119,9 @@ impl WorkerActor {
     /// Starts the worker on this thread's arbiter and returns its ports.
     pub fn start_ports(id: WorkerId, endpoint: &Endpoint, context: WorkerContext) -> WorkerPorts {
         let worker = Self::new(id, endpoint, context).start();
-        WorkerPorts::new(id, endpoint, &worker).with_report_load(worker.recipient())
+        WorkerPorts::new(id, endpoint, &worker)
+            .with_report_load(worker.clone().recipient())
+            .with_show_blocks(worker.recipient())
     }
 
     /// Returns the snapshot, made anew only if something changed since the last one.
@@ -130,6 +142,7 @@ impl WorkerActor {
             load: self.load.freeze(own_dispatches_since),
             facts: Arc::clone(&self.facts),
             feeds: FeedHealth { open_sockets: self.load_feeds.num_open(), ..self.feed_health },
+            kv: self.kv.view(),
         });
         self.frozen = Some(Arc::clone(&snapshot));
         snapshot
@@ -184,11 +197,19 @@ impl WorkerActor {
     /// Silence past the freshness window may be a publisher that is gone without a word; only a new connection can tell.
     fn reopen_silent_feeds(&mut self, ctx: &mut Context<Self>) {
         let now = clock::now();
+        let num_reopened = self.kv.reopen_failed(now, ctx);
+        self.telemetry_of_reopens(num_reopened);
         for rank in self.load_feeds.overdue(now) {
             self.load.restart_stream(rank);
             self.load_feeds.reopen(rank, now, ctx);
-            self.feed_health.reopened += 1;
-            self.context.telemetry.feed_reopens.inc();
+            self.telemetry_of_reopens(1);
+        }
+    }
+
+    fn telemetry_of_reopens(&mut self, num_reopened: u64) {
+        if num_reopened > 0 {
+            self.feed_health.reopened += num_reopened;
+            self.context.telemetry.feed_reopens.inc_by(num_reopened);
             self.frozen = None;
         }
     }
@@ -197,9 +218,13 @@ impl WorkerActor {
         if let Feed::Refused(reason) = &self.facts.load_feed {
             tracing::warn!(worker = %self.id, url = %self.url, %reason, "load feed refused, the worker is priced by in-flight");
         }
+        if let Feed::Refused(reason) = &self.facts.kv_feed {
+            tracing::warn!(worker = %self.id, url = %self.url, %reason, "KV event feed refused, the worker's cache is not known");
+        }
         if let Some(plan) = self.facts.load_feed.plan() {
             self.load = LoadTable::new(Some(plan.dp_size));
-            self.load_feeds = RankFeeds::new(plan.clone(), self.context.settings.load.freshness);
+            let freshness = self.context.settings.load.freshness;
+            self.load_feeds = RankFeeds::new(FeedKind::Load, Some(plan.clone()), freshness);
             self.load_feeds.open_all(clock::now(), ctx);
         }
     }
@@ -219,7 +244,11 @@ impl Handler<Collect> for WorkerActor {
     type Result = ();
 
     fn handle(&mut self, Collect(token): Collect, _ctx: &mut Self::Context) {
-        token.fill(self.snapshot());
+        let matches = match &**token.prompts() {
+            [] => Vec::new(),
+            prompts => self.kv.matches(prompts, clock::now()),
+        };
+        token.fill_with(self.snapshot(), matches);
     }
 }
 
@@ -227,7 +256,11 @@ impl Handler<Reserve> for WorkerActor {
     type Result = ();
 
     fn handle(&mut self, msg: Reserve, _ctx: &mut Self::Context) {
-        self.flights.reserve(msg.decision, clock::now());
+        let now = clock::now();
+        self.flights.reserve(msg.decision, now);
+        if let Some(prompt) = &msg.prompt {
+            self.kv.reserved(msg.decision, prompt, now);
+        }
         self.frozen = None;
     }
 }
@@ -235,10 +268,11 @@ impl Handler<Reserve> for WorkerActor {
 impl Handler<RequestFinished> for WorkerActor {
     type Result = ();
 
-    fn handle(&mut self, msg: RequestFinished, _ctx: &mut Self::Context) {
+    fn handle(&mut self, msg: RequestFinished, ctx: &mut Self::Context) {
         if !self.flights.finish(msg.decision) {
             return;
         }
+        self.kv.finished(msg.decision, msg.outcome, msg.cached_tokens, clock::now(), ctx);
         self.frozen = None;
         Telemetry::count(&self.context.telemetry.requests, msg.outcome.name());
         let change = match msg.outcome {
@@ -266,6 +300,7 @@ impl Handler<Describe> for WorkerActor {
         if is_first {
             self.open_feeds(ctx);
         }
+        self.kv.describe(&self.facts, clock::now(), ctx);
         let change = self.health.engine_answered(clock::now());
         self.announce(change);
     }
@@ -293,6 +328,14 @@ impl Handler<ReportLoad> for WorkerActor {
     }
 }
 
+impl Handler<ShowBlocks> for WorkerActor {
+    type Result = BlockKeys;
+
+    fn handle(&mut self, _msg: ShowBlocks, _ctx: &mut Self::Context) -> BlockKeys {
+        BlockKeys { by_rank: self.kv.keys() }
+    }
+}
+
 impl Handler<Drain> for WorkerActor {
     type Result = ();
 
@@ -312,19 +355,25 @@ impl Handler<Stop> for WorkerActor {
 }
 
 impl StreamHandler<FeedItem> for WorkerActor {
-    fn handle(&mut self, item: FeedItem, _ctx: &mut Self::Context) {
+    fn handle(&mut self, item: FeedItem, ctx: &mut Self::Context) {
         let now = clock::now();
+        if item.kind != FeedKind::Load {
+            self.kv.take(item, now, ctx);
+            self.frozen = None;
+            return;
+        }
         if !self.load_feeds.is_current(&item) {
             return;
         }
         match &item.event {
-            Ok(FeedEvent::Frame(frame)) => {
+            Some(Ok(FeedEvent::Frame(frame))) => {
                 self.load_feeds.heard(item.rank, now);
                 self.take_frame(item.rank, frame, now);
             }
             // What comes on the next connection may be another process, with numbers of its own.
-            Ok(FeedEvent::ConnectionLost) => self.load.restart_stream(item.rank),
-            Err(error) => self.feed_failed(item.rank, error, now),
+            Some(Ok(FeedEvent::ConnectionLost)) => self.load.restart_stream(item.rank),
+            Some(Err(error)) => self.feed_failed(item.rank, error, now),
+            None => {}
         }
     }
 

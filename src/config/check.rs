@@ -6,7 +6,9 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use crate::config::error::ConfigError;
-use crate::config::{HttpSettings, IntrospectionSettings, LoadSettings, RouterConfig, ServerConfig, UpstreamSettings};
+use crate::config::{
+    HttpSettings, IntrospectionSettings, KvSettings, LoadSettings, RouterConfig, ServerConfig, UpstreamSettings,
+};
 use crate::logic::policy::CacheAwareSettings;
 
 /// Threads beyond any machine of today; a greater number is a slip of the keyboard.
@@ -32,6 +34,7 @@ impl RouterConfig {
     pub fn check(&self) -> Result<(), ConfigError> {
         check_cache_aware(&self.cache_aware)?;
         check_load(&self.load)?;
+        check_kv(&self.kv)?;
         millis("round_deadline_ms", self.round_deadline, 1..=1_000)?;
         within("eject_after_unreachable", self.eject_after_unreachable, 1..=1_000)?;
         check_introspection(&self.introspection)?;
@@ -70,6 +73,12 @@ fn check_load(settings: &LoadSettings) -> Result<(), ConfigError> {
     millis("load_freshness_ms", settings.freshness, 1..=DAY_MILLIS)?;
     millis("dispatch_visibility_ms", settings.dispatch_visibility, 0..=MINUTE_MILLIS)?;
     millis("ramp_up_ms", settings.ramp_up, 0..=DAY_MILLIS)
+}
+
+fn check_kv(settings: &KvSettings) -> Result<(), ConfigError> {
+    within("kv_index_bytes", settings.max_index_bytes, 1 << 20..=64 * GIB)?;
+    millis("prediction_lifetime_ms", settings.prediction_lifetime, 0..=10 * MINUTE_MILLIS)?;
+    millis("kv_replay_timeout_ms", settings.replay_timeout, 1..=MINUTE_MILLIS)
 }
 
 fn check_introspection(settings: &IntrospectionSettings) -> Result<(), ConfigError> {

@@ -59,6 +59,8 @@ pub struct RouterConfig {
     pub basis: BasisRule,
     /// Which load reports are used, and for how long.
     pub load: LoadSettings,
+    /// How the engines' KV caches are followed.
+    pub kv: KvSettings,
     /// How long a decision waits for the workers' snapshots before it does without the missing ones: 1 ms to 1 s. Default: 5 ms.
     pub round_deadline: Duration,
     /// Requests in a row that cannot reach a worker before it gets no more traffic: 1 to 1000. Default: 3.
@@ -84,6 +86,7 @@ impl Default for RouterConfig {
             cache_aware: CacheAwareSettings::default(),
             basis: BasisRule::default(),
             load: LoadSettings::default(),
+            kv: KvSettings::default(),
             round_deadline: Duration::from_millis(5),
             eject_after_unreachable: 3,
             introspection: IntrospectionSettings::default(),
@@ -168,6 +171,30 @@ impl Default for LoadSettings {
             freshness: Duration::from_secs(5),
             dispatch_visibility: Duration::from_millis(50),
             ramp_up: Duration::from_secs(10),
+        }
+    }
+}
+
+/// How the engines' KV caches are followed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct KvSettings {
+    /// Bytes that the list of one worker's cached blocks may take, some 36 per block; the least recently used go first.
+    /// 1 MiB to 64 GiB. Default: 128 MiB.
+    pub max_index_bytes: usize,
+    /// How long the blocks of a request count as cached where it was sent before its engine has said so: 0 (not at all) to 10
+    /// minutes. Default: 10 s.
+    pub prediction_lifetime: Duration,
+    /// How long an engine may take to send again the events that were missed: 1 ms to a minute. Default: 2 s.
+    pub replay_timeout: Duration,
+}
+
+impl Default for KvSettings {
+    fn default() -> Self {
+        Self {
+            max_index_bytes: 128 << 20,
+            prediction_lifetime: Duration::from_secs(10),
+            replay_timeout: Duration::from_secs(2),
         }
     }
 }

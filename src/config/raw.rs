@@ -15,6 +15,7 @@ use crate::logic::endpoint::Secret;
 const WORKERS: &str = "Workers";
 const POLICY: &str = "Policy";
 const LOAD: &str = "Load";
+const CACHE: &str = "Cache";
 const INTROSPECTION: &str = "Introspection";
 const ENGINES: &str = "Engines";
 const HTTP: &str = "HTTP";
@@ -117,6 +118,20 @@ pub struct RawConfig {
     /// 86400000. Default: 10000.
     #[arg(long, env = "FATHOM_RAMP_UP_MS", value_name = "MS", help_heading = LOAD)]
     pub ramp_up_ms: Option<u64>,
+
+    /// Bytes that the list of one worker's cached blocks may take, some 36 per block, 1048576 to 68719476736; the least recently
+    /// used go first. Default: 134217728.
+    #[arg(long, env = "FATHOM_KV_INDEX_BYTES", value_name = "BYTES", help_heading = CACHE)]
+    pub kv_index_bytes: Option<usize>,
+
+    /// How long a request's blocks count as cached where it was sent before its engine has said so, in milliseconds, 0 (not at
+    /// all) to 600000. Default: 10000.
+    #[arg(long, env = "FATHOM_PREDICTION_LIFETIME_MS", value_name = "MS", help_heading = CACHE)]
+    pub prediction_lifetime_ms: Option<u64>,
+
+    /// How long an engine may take to send KV events again that were missed, in milliseconds, 1 to 60000. Default: 2000.
+    #[arg(long, env = "FATHOM_KV_REPLAY_TIMEOUT_MS", value_name = "MS", help_heading = CACHE)]
+    pub kv_replay_timeout_ms: Option<u64>,
 
     /// How long an engine may take to answer what it serves, in milliseconds, 1 to 60000. Default: 2000.
     #[arg(long, env = "FATHOM_INTROSPECTION_ATTEMPT_TIMEOUT_MS", value_name = "MS", help_heading = INTROSPECTION)]
@@ -234,6 +249,9 @@ impl RawConfig {
             load_freshness_ms: self.load_freshness_ms.or(lower.load_freshness_ms),
             dispatch_visibility_ms: self.dispatch_visibility_ms.or(lower.dispatch_visibility_ms),
             ramp_up_ms: self.ramp_up_ms.or(lower.ramp_up_ms),
+            kv_index_bytes: self.kv_index_bytes.or(lower.kv_index_bytes),
+            prediction_lifetime_ms: self.prediction_lifetime_ms.or(lower.prediction_lifetime_ms),
+            kv_replay_timeout_ms: self.kv_replay_timeout_ms.or(lower.kv_replay_timeout_ms),
             introspection_attempt_timeout_ms: self
                 .introspection_attempt_timeout_ms
                 .or(lower.introspection_attempt_timeout_ms),

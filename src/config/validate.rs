@@ -5,7 +5,8 @@ use std::time::Duration;
 use crate::config::error::ConfigError;
 use crate::config::raw::RawConfig;
 use crate::config::{
-    HttpSettings, IntrospectionSettings, LoadSettings, LogFormat, RouterConfig, ServerConfig, UpstreamSettings, workers,
+    HttpSettings, IntrospectionSettings, KvSettings, LoadSettings, LogFormat, RouterConfig, ServerConfig,
+    UpstreamSettings, workers,
 };
 use crate::logic::policy::CacheAwareSettings;
 use crate::logic::price::BasisRule;
@@ -41,6 +42,7 @@ impl RawConfig {
             )?,
             cache_aware: self.cache_aware(),
             load: self.load(),
+            kv: self.kv(),
             introspection: self.introspection(),
             upstream: self.upstream(environment)?,
             http: self.http(),
@@ -68,6 +70,14 @@ impl RawConfig {
         set(&mut settings.freshness, self.load_freshness_ms.map(Duration::from_millis));
         set(&mut settings.dispatch_visibility, self.dispatch_visibility_ms.map(Duration::from_millis));
         set(&mut settings.ramp_up, self.ramp_up_ms.map(Duration::from_millis));
+        settings
+    }
+
+    fn kv(&self) -> KvSettings {
+        let mut settings = KvSettings::default();
+        set(&mut settings.max_index_bytes, self.kv_index_bytes);
+        set(&mut settings.prediction_lifetime, self.prediction_lifetime_ms.map(Duration::from_millis));
+        set(&mut settings.replay_timeout, self.kv_replay_timeout_ms.map(Duration::from_millis));
         settings
     }
 

@@ -9,7 +9,8 @@ use crate::config::check;
 use crate::config::error::ConfigError;
 use crate::config::raw::RawWorker;
 use crate::logic::endpoint::{
-    Endpoint, EndpointOverrides, Feed, FeedDescriptor, FeedRefusal, MAX_DP_RANKS, Secret, WorkerUrl, kv_feed, load_feed,
+    Endpoint, EndpointOverrides, Feed, FeedDescriptor, FeedRefusal, MAX_DP_RANKS, Secret, WorkerUrl, kv_feed,
+    load_feed, replay_feed,
 };
 
 /// Returns the listed workers in order, then those that have only a table.
@@ -155,10 +156,7 @@ fn feeds(table: &RawWorker, url: &WorkerUrl) -> Result<Option<FeedDescriptor>, C
     check::within("block_size", descriptor.block_size.unwrap_or(1), 1..=u32::MAX)?;
     refuse_feed("load_endpoint_port_base", descriptor.load_endpoint_port_base, load_feed(url, &descriptor))?;
     refuse_feed("endpoint_port_base", descriptor.endpoint_port_base, kv_feed(url, &descriptor))?;
-    // Replay ports follow the rule of load ports: the worker's own host, and rank r on the base plus r.
-    let replay_port_base = descriptor.replay_endpoint_port_base;
-    let as_load = FeedDescriptor { load_endpoint_port_base: replay_port_base, ..descriptor.clone() };
-    refuse_feed("replay_endpoint_port_base", replay_port_base, load_feed(url, &as_load))?;
+    refuse_feed("replay_endpoint_port_base", descriptor.replay_endpoint_port_base, replay_feed(url, &descriptor))?;
     Ok(Some(descriptor))
 }
 

@@ -2,7 +2,9 @@
 
 mod context;
 mod monitor;
+mod replay;
 mod socket;
 mod subscription;
 
-pub(crate) use subscription::{FeedEvent, Frame, SubscribeError, SubscriptionSpec, subscribe};
+pub(crate) use replay::{ReplaySpec, replay};
+pub(crate) use subscription::{FeedEvent, Frame, Payload, SubscribeError, SubscriptionSpec, subscribe};

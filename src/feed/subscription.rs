@@ -50,8 +50,30 @@ pub(crate) struct Frame(Multipart);
 
 impl Frame {
     /// Returns the message's parts in order.
-    pub(crate) fn parts(&self) -> impl Iterator<Item = &[u8]> {
-        self.0.iter().map(|part| &**part)
+    pub(crate) fn parts(&self) -> impl Iterator<Item = &[u8]> + Clone {
+        self.0.0.iter().map(|part| &**part)
+    }
+
+    /// Returns the last part, without a copy.
+    pub(crate) fn into_payload(mut self) -> Payload {
+        Payload(self.0.pop_back().unwrap_or_else(tmq::Message::new))
+    }
+}
+
+/// One part of a message.
+pub(crate) struct Payload(tmq::Message);
+
+impl std::ops::Deref for Payload {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Payload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Payload").field("num_bytes", &self.0.len()).finish()
     }
 }
 

@@ -5,7 +5,9 @@ use serde::Serialize;
 
 use crate::clock;
 use crate::error::RouteError;
+use crate::http::admin_kv::KvAnswer;
 use crate::http::{Edge, fleet_metrics, respond};
+use crate::logic::endpoint::Feed;
 use crate::logic::health::WorkerState;
 use crate::messages::{FleetMember, Introspection, ShowFleet};
 use crate::wire::openai::render_models;
@@ -68,7 +70,7 @@ pub(super) async fn workers(edge: web::Data<Edge>) -> HttpResponse {
     }
 }
 
-async fn fleet(edge: &Edge) -> Result<Vec<FleetMember>, RouteError> {
+pub(super) async fn fleet(edge: &Edge) -> Result<Vec<FleetMember>, RouteError> {
     edge.ports.fleet.send(ShowFleet).await.map_err(|_| RouteError::SelectorUnavailable)
 }
 
@@ -93,6 +95,7 @@ struct WorkerAnswer {
     models: Vec<String>,
     in_flight: Option<u32>,
     load: Option<LoadAnswer>,
+    kv: Option<KvAnswer>,
 }
 
 #[derive(Serialize)]
@@ -143,6 +146,16 @@ fn worker_answer(member: &FleetMember, freshness: std::time::Duration, now: std:
             .unwrap_or_default(),
         in_flight: snapshot.map(|worker| worker.in_flight),
         load: snapshot.map(|worker| load_answer(worker, freshness, now)),
+        kv: snapshot.map(KvAnswer::of),
+    }
+}
+
+/// Returns what became of a feed, and why where it was refused.
+pub(super) fn feed_answer(feed: &Feed) -> (&'static str, Option<String>) {
+    match feed {
+        Feed::NotAdvertised => ("not_advertised", None),
+        Feed::Refused(reason) => ("refused", Some(reason.to_string())),
+        Feed::Planned(_) => ("subscribed", None),
     }
 }
 
@@ -151,12 +164,7 @@ fn load_answer(
     freshness: std::time::Duration,
     now: std::time::Instant,
 ) -> LoadAnswer {
-    use crate::logic::endpoint::Feed;
-    let (feed, feed_problem) = match &worker.facts.load_feed {
-        Feed::NotAdvertised => ("not_advertised", None),
-        Feed::Refused(reason) => ("refused", Some(reason.to_string())),
-        Feed::Planned(_) => ("subscribed", None),
-    };
+    let (feed, feed_problem) = feed_answer(&worker.facts.load_feed);
     let trust = worker.load.trust(now, freshness);
     let rank = |report: &crate::logic::load::RankReport| RankAnswer {
         age_ms: now.saturating_duration_since(report.received_at).as_millis() as u64,

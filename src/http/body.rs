@@ -11,6 +11,7 @@ use hyper::body::{Body, Incoming};
 use crate::error::RouteError;
 use crate::http::in_flight::Pass;
 use crate::messages::{Outcome, Reservation};
+use crate::wire::usage::UsageTail;
 
 /// Room set aside for a body by what its head announces; the rest grows with what really comes.
 const MAX_INITIAL_BYTES: usize = 64 * 1024;
@@ -51,13 +52,16 @@ pub(super) async fn read(
 pub(super) struct ForwardedBody {
     engine: Incoming,
     reservation: Option<Reservation>,
+    /// The end of the answer, where the engine says how much of the prompt was cached; only of requests whose prompt is known.
+    usage: Option<UsageTail>,
     _pass: Pass,
 }
 
 impl ForwardedBody {
-    pub(super) fn new(engine: Incoming, mut reservation: Reservation, pass: Pass) -> Self {
+    pub(super) fn new(engine: Incoming, mut reservation: Reservation, reads_usage: bool, pass: Pass) -> Self {
         reservation.presume(Outcome::ClientGone);
-        let mut body = Self { engine, reservation: Some(reservation), _pass: pass };
+        let usage = reads_usage.then(UsageTail::default);
+        let mut body = Self { engine, reservation: Some(reservation), usage, _pass: pass };
         if body.engine.is_end_stream() {
             // An empty body is never polled.
             body.end(Outcome::Completed);
@@ -66,7 +70,10 @@ impl ForwardedBody {
     }
 
     fn end(&mut self, outcome: Outcome) {
-        if let Some(reservation) = self.reservation.take() {
+        if let Some(mut reservation) = self.reservation.take() {
+            if outcome == Outcome::Completed {
+                reservation.set_cached_tokens(self.usage.as_ref().and_then(UsageTail::cached_tokens));
+            }
             reservation.finish(outcome);
         }
     }
@@ -97,6 +104,9 @@ impl MessageBody for ForwardedBody {
                 }
                 Some(Ok(frame)) => {
                     if let Ok(data) = frame.into_data() {
+                        if let Some(usage) = &mut self.usage {
+                            usage.push(&data);
+                        }
                         if self.engine.is_end_stream() {
                             // A body of known length is not polled again after its last byte.
                             self.end(Outcome::Completed);

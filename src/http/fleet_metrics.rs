@@ -38,6 +38,11 @@ struct Fleet {
     waiting: Family<RankLabel, Gauge>,
     used_tokens: Family<RankLabel, Gauge>,
     report_age: Family<RankLabel, Gauge<f64, std::sync::atomic::AtomicU64>>,
+    kv_blocks: Family<RankLabel, Gauge>,
+    kv_believed: Family<RankLabel, Gauge>,
+    kv_index_bytes: Family<WorkerLabel, Gauge>,
+    kv_evicted: Family<WorkerLabel, Gauge>,
+    kv_found_ratio: Family<WorkerLabel, Gauge<f64, std::sync::atomic::AtomicU64>>,
 }
 
 /// Returns a registry with the fleet's gauges as of `now`.
@@ -67,6 +72,7 @@ impl Fleet {
             // A depth that must not be used is left out: a scraper would take it for the truth.
             self.depth.get_or_create(&label).set(gauge(worker.load.depth()));
         }
+        self.add_kv(worker, &label);
         for (rank, report) in worker.load.reports().iter().enumerate() {
             let Some(report) = report else { continue };
             let label = RankLabel { worker: worker.url.to_string(), rank: rank as u64 };
@@ -75,6 +81,23 @@ impl Fleet {
             self.used_tokens.get_or_create(&label).set(gauge(report.load.used_tokens));
             let age = now.saturating_duration_since(report.received_at);
             self.report_age.get_or_create(&label).set(age.as_secs_f64());
+        }
+    }
+
+    fn add_kv(&self, worker: &WorkerSnapshot, label: &WorkerLabel) {
+        if worker.kv.ranks.is_empty() {
+            // The engine publishes no KV events.
+            return;
+        }
+        self.kv_index_bytes.get_or_create(label).set(gauge(worker.kv.counts.bytes));
+        self.kv_evicted.get_or_create(label).set(gauge(worker.kv.counts.evicted));
+        if let Some(ratio) = worker.kv.truth.ratio() {
+            self.kv_found_ratio.get_or_create(label).set(ratio);
+        }
+        for (rank, kv) in worker.kv.ranks.iter().enumerate() {
+            let label = RankLabel { worker: worker.url.to_string(), rank: rank as u64 };
+            self.kv_blocks.get_or_create(&label).set(gauge(kv.num_blocks));
+            self.kv_believed.get_or_create(&label).set(i64::from(kv.trust.may_match()));
         }
     }
 
@@ -89,6 +112,11 @@ impl Fleet {
         r.register("rank_waiting_requests", "Waiting requests as reported", self.waiting);
         r.register("rank_used_tokens", "KV tokens in use as reported", self.used_tokens);
         r.register("rank_report_age_seconds", "Age of the rank's last report", self.report_age);
+        r.register("rank_kv_blocks", "Blocks listed as cached", self.kv_blocks);
+        r.register("rank_kv_believed", "1 where what the rank lists counts as a match", self.kv_believed);
+        r.register("worker_kv_index_bytes", "Bytes taken by the list of cached blocks", self.kv_index_bytes);
+        r.register("worker_kv_evicted_blocks", "Blocks dropped to keep the byte budget", self.kv_evicted);
+        r.register("worker_kv_found_ratio", "Part of listed tokens that the engine found cached", self.kv_found_ratio);
         r
     }
 }

@@ -11,6 +11,7 @@ use crate::telemetry::Telemetry;
 use crate::upstream::EngineClient;
 
 mod admin;
+mod admin_kv;
 mod body;
 mod fleet_metrics;
 mod handlers;
@@ -52,6 +53,7 @@ pub(crate) fn add_routes(services: &mut ServiceConfig, ports: EdgePorts, client:
         .route("/readyz", web::get().to(admin::readyz))
         .route("/metrics", web::get().to(admin::metrics))
         .route("/workers", web::get().to(admin::workers))
+        .route("/workers/{id}/kv_blocks", web::get().to(admin_kv::blocks))
         .route("/v1/models", web::get().to(admin::models));
     for path in JSON_PATHS {
         services.service(

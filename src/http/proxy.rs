@@ -51,6 +51,12 @@ struct Answer {
     worker: Arc<WorkerPorts>,
 }
 
+/// What of the request matters for how its answer is passed on.
+struct Sent<'a> {
+    method: &'a Method,
+    reads_usage: bool,
+}
+
 /// Decides, sends, and returns the answer to pass on.
 pub(super) async fn route(
     edge: &Edge,
@@ -68,7 +74,8 @@ pub(super) async fn route(
                     .telemetry
                     .first_byte_seconds
                     .observe(clock::now().saturating_duration_since(outgoing.arrived_at).as_secs_f64());
-                return Ok(respond(edge, answer, labels, &outgoing.method, pass));
+                let sent = Sent { method: &outgoing.method, reads_usage: request.prompt.is_some() };
+                return Ok(respond(edge, answer, labels, sent, pass));
             }
             Err(error) if attempts.may_select_again(error) => {
                 // The view may have been older than the fleet: one more decision, without those that failed.
@@ -110,7 +117,7 @@ async fn attempt_all(
     outgoing: &Outgoing,
     attempts: &mut Attempts,
 ) -> Result<Answer, RouteError> {
-    let Decision { id, worker, rank, reservation, fallbacks, .. } = decision;
+    let Decision { id, worker, rank, reservation, fallbacks, prompt, .. } = decision;
     let mut next = Some((worker, reservation, rank));
     let mut fallbacks = fallbacks.into_iter();
     while let Some((worker, mut reservation, rank)) = next.take() {
@@ -142,7 +149,7 @@ async fn attempt_all(
         }
         next = fallbacks.next().map(|worker| {
             edge.ports.telemetry.fallback_dispatches.inc();
-            let reservation = worker.reserve(id);
+            let reservation = worker.reserve(id, prompt.clone());
             (worker, reservation, None)
         });
     }
@@ -181,9 +188,10 @@ fn respond(
     edge: &Edge,
     answer: Answer,
     (id, reason, basis): (crate::logic::ids::DecisionId, &'static str, crate::logic::price::Basis),
-    method: &Method,
+    sent: Sent<'_>,
     pass: Pass,
 ) -> HttpResponse {
+    let Sent { method, reads_usage } = sent;
     let (head, body) = answer.response.into_parts();
     let status = StatusCode::from_u16(head.status.as_u16()).unwrap_or(StatusCode::BAD_GATEWAY);
     let mut response = HttpResponse::build(status);
@@ -203,5 +211,5 @@ fn respond(
     {
         response.no_chunking(length);
     }
-    response.body(ForwardedBody::new(body, answer.reservation, pass))
+    response.body(ForwardedBody::new(body, answer.reservation, reads_usage, pass))
 }

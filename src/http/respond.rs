@@ -37,7 +37,7 @@ fn status(error: RouteError) -> StatusCode {
     match error {
         RouteError::InvalidBody | RouteError::BodyBroken | RouteError::InvalidPath => StatusCode::BAD_REQUEST,
         RouteError::BodyTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
-        RouteError::UnknownModel => StatusCode::NOT_FOUND,
+        RouteError::UnknownModel | RouteError::UnknownWorker => StatusCode::NOT_FOUND,
         RouteError::UpstreamTimeout => StatusCode::GATEWAY_TIMEOUT,
         RouteError::NoWorkerAvailable
         | RouteError::AllWorkersFailed

@@ -282,6 +282,14 @@ pub fn kv_feed(worker: &WorkerUrl, descriptor: &FeedDescriptor) -> Feed {
     resolve(worker.host(), port_base, descriptor.dp_size, &descriptor.topic)
 }
 
+/// Resolves the replay of KV events. Like the load feed it is paired with the worker's own host.
+pub fn replay_feed(worker: &WorkerUrl, descriptor: &FeedDescriptor) -> Feed {
+    match descriptor.replay_endpoint_port_base {
+        None => Feed::NotAdvertised,
+        Some(port_base) => resolve(worker.host(), port_base, descriptor.dp_size, ""),
+    }
+}
+
 fn resolve(host: &str, port_base: u16, dp_size: u32, topic: &str) -> Feed {
     if dp_size == 0 || dp_size > MAX_DP_RANKS {
         return Feed::Refused(FeedRefusal::RankCount { dp_size });
@@ -321,6 +329,12 @@ pub struct WorkerFacts {
     pub load_feed: Feed,
     /// Its KV event feed.
     pub kv_feed: Feed,
+    /// Where KV events that were missed can be asked for.
+    pub replay_feed: Feed,
+    /// Tokens per KV block, as it says; its events outrank this.
+    pub block_size: Option<u32>,
+    /// Those of `models` that are LoRA adapters.
+    pub adapters: Arc<[Arc<str>]>,
     /// The engine's version text, where it said one.
     pub version: Option<Arc<str>>,
 }

@@ -7,7 +7,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::logic::endpoint::{Endpoint, Feed, FeedDescriptor, FeedRefusal, WorkerFacts, kv_feed, load_feed};
+use crate::logic::endpoint::{
+    Endpoint, Feed, FeedDescriptor, FeedRefusal, WorkerFacts, kv_feed, load_feed, replay_feed,
+};
 
 /// Why one request to an engine gave nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,6 +95,8 @@ pub struct EngineAnswer {
     pub feeds: Option<Result<FeedDescriptor, FeedRefusal>>,
     /// Ids and JSON texts of its `/v1/models` objects.
     pub models: Vec<(Arc<str>, Arc<str>)>,
+    /// Those of them that are LoRA adapters.
+    pub adapters: Vec<Arc<str>>,
 }
 
 /// Combines the configuration with the engine's answer. Returns `None` where neither names a model: such a worker stays out of
@@ -104,13 +108,27 @@ pub fn facts(endpoint: &Endpoint, answer: EngineAnswer) -> Option<WorkerFacts> {
         return None;
     }
     let feeds = overrides.feeds.clone().map(Ok).or(answer.feeds);
-    let (load_feed, kv_feed) = match feeds {
-        None => (Feed::NotAdvertised, Feed::NotAdvertised),
-        Some(Ok(descriptor)) => (load_feed(&endpoint.url, &descriptor), kv_feed(&endpoint.url, &descriptor)),
-        Some(Err(refusal)) => (Feed::Refused(refusal.clone()), Feed::Refused(refusal)),
+    let mut facts = WorkerFacts {
+        models: models.into(),
+        model_objects: answer.models.into_iter().map(|(_, json)| json).collect(),
+        adapters: answer.adapters.into(),
+        version: answer.version,
+        ..WorkerFacts::default()
     };
-    let model_objects = answer.models.into_iter().map(|(_, json)| json).collect();
-    Some(WorkerFacts { models: models.into(), model_objects, load_feed, kv_feed, version: answer.version })
+    match feeds {
+        None => {}
+        Some(Ok(descriptor)) => {
+            facts.load_feed = load_feed(&endpoint.url, &descriptor);
+            facts.kv_feed = kv_feed(&endpoint.url, &descriptor);
+            facts.replay_feed = replay_feed(&endpoint.url, &descriptor);
+            facts.block_size = descriptor.block_size;
+        }
+        Some(Err(refusal)) => {
+            facts.load_feed = Feed::Refused(refusal.clone());
+            facts.kv_feed = Feed::Refused(refusal);
+        }
+    }
+    Some(facts)
 }
 
 /// The alias first, then what the model list adds (LoRA adapters); the path of the weights only where there is no name at all.

@@ -14,6 +14,8 @@ use std::collections::VecDeque;
 
 /// Batches held back while a replay runs. Each is at most the size of a message; beyond this the replay is given up.
 const MAX_HELD: usize = 1_024;
+/// Bytes of held batches beyond which the replay is given up as well.
+const MAX_HELD_BYTES: usize = 32 << 20;
 /// Batches in a row that could not be read before the stream is not believed any more.
 const MAX_UNREADABLE_IN_A_ROW: u32 = 3;
 
@@ -108,6 +110,7 @@ struct Replaying<B> {
     from: u64,
     /// Live batches in the order of their numbers.
     held: VecDeque<(u64, B)>,
+    held_bytes: usize,
     /// Whether no number was skipped since the one asked for.
     is_unbroken: bool,
 }
@@ -141,20 +144,36 @@ impl<B> KvStream<B> {
         self.counters
     }
 
-    /// Takes a live batch.
-    pub fn live(&mut self, sequence: u64, batch: B) -> Vec<KvAction<B>> {
+    /// Tells that the subscription was opened. What the publisher sent before is asked for, where it can be.
+    pub fn opened(&mut self) -> Vec<KvAction<B>> {
+        if !self.has_replay || self.last.is_some() || !matches!(self.phase, Phase::Cold) {
+            return Vec::new();
+        }
+        self.phase = Phase::Rebuilding(Replaying { from: 0, held: VecDeque::new(), held_bytes: 0, is_unbroken: true });
+        vec![KvAction::Replay { from: 0 }]
+    }
+
+    /// Tells that everything listed has become void although no batch is missing: it is asked for again, where it can be.
+    pub fn relist(&mut self) -> Vec<KvAction<B>> {
+        let mut actions = self.reconnected();
+        actions.extend(self.opened());
+        actions
+    }
+
+    /// Takes a live batch of so many bytes.
+    pub fn live(&mut self, sequence: u64, batch: B, num_bytes: usize) -> Vec<KvAction<B>> {
         if let Phase::Rebuilding(_) = self.phase {
-            return self.hold(sequence, batch);
+            return self.hold(sequence, batch, num_bytes);
         }
         let Some(last) = self.last else {
-            return self.begin(sequence, batch);
+            return self.begin(sequence, batch, num_bytes);
         };
         if sequence == last {
             self.counters.duplicates += 1;
             return Vec::new();
         }
         if sequence < last {
-            return self.restart(sequence, batch);
+            return self.restart(sequence, batch, num_bytes);
         }
         let missing = sequence - last - 1;
         if missing == 0 {
@@ -163,7 +182,7 @@ impl<B> KvStream<B> {
         }
         self.counters.missing = self.counters.missing.saturating_add(missing);
         if self.has_replay {
-            return self.start_replay(last + 1, sequence, batch);
+            return self.start_replay(last + 1, sequence, batch, num_bytes);
         }
         self.follow_from(sequence, batch)
     }
@@ -196,9 +215,19 @@ impl<B> KvStream<B> {
 
     /// Tells that the replay has ended: by its end marker, by a timeout, or because the socket failed.
     pub fn replay_ended(&mut self) -> Vec<KvAction<B>> {
-        let Phase::Rebuilding(replaying) = std::mem::replace(&mut self.phase, Phase::Following) else {
+        let Phase::Rebuilding(replaying) = &mut self.phase else {
             return Vec::new();
         };
+        let replaying = std::mem::replace(
+            replaying,
+            Replaying { from: 0, held: VecDeque::new(), held_bytes: 0, is_unbroken: false },
+        );
+        self.phase = Phase::Following;
+        if self.last.is_none() && replaying.held.is_empty() {
+            // The publisher has sent nothing yet, or has no replay after all.
+            self.phase = Phase::Cold;
+            return Vec::new();
+        }
         let mut is_unbroken = replaying.is_unbroken;
         let mut actions = Vec::new();
         for (sequence, batch) in replaying.held {
@@ -242,6 +271,11 @@ impl<B> KvStream<B> {
         vec![KvAction::ClearRank]
     }
 
+    /// Tells that something of a batch that was read is missing: what is listed may be less than there is, or more.
+    pub fn doubted(&mut self) {
+        self.is_whole = false;
+    }
+
     /// Tells that the publisher has cleared its cache: nothing is listed, and nothing is missing.
     pub fn cleared(&mut self) {
         if let Phase::Untrusted | Phase::Following = self.phase {
@@ -250,10 +284,15 @@ impl<B> KvStream<B> {
         }
     }
 
-    /// Tells that what the rank lists has proved wrong.
-    pub fn distrust(&mut self) {
+    /// Tells that what the rank lists has proved wrong. It is asked for again where it can be; else nothing counts until the
+    /// publisher starts again or clears.
+    pub fn distrust(&mut self) -> Vec<KvAction<B>> {
+        if self.has_replay {
+            return self.relist();
+        }
         self.phase = Phase::Untrusted;
         self.is_whole = false;
+        vec![KvAction::ClearRank]
     }
 
     /// Tells that the connection is a new one. The publisher may be another one, with any number, so nothing listed holds.
@@ -263,9 +302,9 @@ impl<B> KvStream<B> {
         if had_listed { vec![KvAction::ClearRank] } else { Vec::new() }
     }
 
-    fn begin(&mut self, sequence: u64, batch: B) -> Vec<KvAction<B>> {
+    fn begin(&mut self, sequence: u64, batch: B, num_bytes: usize) -> Vec<KvAction<B>> {
         if sequence > 0 && self.has_replay {
-            return self.start_replay(0, sequence, batch);
+            return self.start_replay(0, sequence, batch, num_bytes);
         }
         self.phase = Phase::Following;
         self.last = Some(sequence);
@@ -274,12 +313,12 @@ impl<B> KvStream<B> {
         vec![KvAction::Apply(batch)]
     }
 
-    fn restart(&mut self, sequence: u64, batch: B) -> Vec<KvAction<B>> {
+    fn restart(&mut self, sequence: u64, batch: B, num_bytes: usize) -> Vec<KvAction<B>> {
         self.counters.restarts += 1;
         self.num_unreadable = 0;
         self.last = None;
         let mut actions = vec![KvAction::ClearRank];
-        actions.extend(self.begin(sequence, batch));
+        actions.extend(self.begin(sequence, batch, num_bytes));
         actions
     }
 
@@ -293,13 +332,13 @@ impl<B> KvStream<B> {
         vec![KvAction::ClearRank, KvAction::Apply(batch)]
     }
 
-    fn start_replay(&mut self, from: u64, sequence: u64, batch: B) -> Vec<KvAction<B>> {
+    fn start_replay(&mut self, from: u64, sequence: u64, batch: B, num_bytes: usize) -> Vec<KvAction<B>> {
         let held = VecDeque::from([(sequence, batch)]);
-        self.phase = Phase::Rebuilding(Replaying { from, held, is_unbroken: true });
+        self.phase = Phase::Rebuilding(Replaying { from, held, held_bytes: num_bytes, is_unbroken: true });
         vec![KvAction::Replay { from }]
     }
 
-    fn hold(&mut self, sequence: u64, batch: B) -> Vec<KvAction<B>> {
+    fn hold(&mut self, sequence: u64, batch: B, num_bytes: usize) -> Vec<KvAction<B>> {
         let Phase::Rebuilding(replaying) = &mut self.phase else {
             return Vec::new();
         };
@@ -309,9 +348,10 @@ impl<B> KvStream<B> {
             return Vec::new();
         }
         if newest.is_some_and(|newest| sequence < newest) {
-            return self.restart(sequence, batch);
+            return self.restart(sequence, batch, num_bytes);
         }
-        if replaying.held.len() >= MAX_HELD {
+        replaying.held_bytes = replaying.held_bytes.saturating_add(num_bytes);
+        if replaying.held.len() >= MAX_HELD || replaying.held_bytes > MAX_HELD_BYTES {
             self.counters.unrepaired += 1;
             self.phase = Phase::Following;
             return self.follow_from(sequence, batch);

@@ -21,7 +21,10 @@ pub mod request;
 pub mod rng;
 pub mod round;
 pub mod sequence;
+pub mod siblings;
 pub mod snapshot;
+pub mod truth;
+pub mod variant_board;
 
 #[cfg(test)]
 pub(crate) mod testing;

@@ -58,13 +58,42 @@ impl HashMode {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PromptKeys {
     num_tokens: u32,
+    model: Option<Arc<str>>,
+    adapter: Option<Arc<str>>,
     by_variant: Vec<(HashVariant, Arc<[u64]>)>,
 }
 
 impl PromptKeys {
     /// Returns the keys of a prompt of `num_tokens` tokens.
     pub fn new(num_tokens: u32, by_variant: Vec<(HashVariant, Arc<[u64]>)>) -> Self {
-        Self { num_tokens, by_variant }
+        Self { num_tokens, model: None, adapter: None, by_variant }
+    }
+
+    /// Names the model that the request wants. Where a worker serves it as a LoRA adapter, only that adapter's blocks count.
+    #[must_use]
+    pub fn of_model(self, model: Option<Arc<str>>) -> Self {
+        Self { model, ..self }
+    }
+
+    /// Names the LoRA adapter that the request wants beside its model.
+    #[must_use]
+    pub fn with_adapter(self, adapter: Option<Arc<str>>) -> Self {
+        Self { adapter, ..self }
+    }
+
+    /// Returns the name of the model.
+    pub fn model(&self) -> Option<&str> {
+        self.model.as_deref()
+    }
+
+    /// Returns the name of the adapter.
+    pub fn adapter(&self) -> Option<&str> {
+        self.adapter.as_deref()
+    }
+
+    /// Tells whether equal keys of both mean equal blocks at any worker.
+    pub fn is_same_namespace(&self, other: &Self) -> bool {
+        self.model == other.model && self.adapter == other.adapter
     }
 
     /// Returns the number of tokens.

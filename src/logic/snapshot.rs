@@ -6,7 +6,11 @@ use std::time::Instant;
 use crate::logic::endpoint::{Feed, WorkerFacts, WorkerUrl};
 use crate::logic::health::WorkerState;
 use crate::logic::ids::WorkerId;
+use crate::logic::kv_stream::{StreamCounters, StreamTrust};
 use crate::logic::load::LoadView;
+use crate::logic::prefix_index::IndexCounts;
+use crate::logic::prompt_keys::HashVariant;
+use crate::logic::truth::TruthCheck;
 
 /// One worker, frozen. Times are those of arrival; a reader judges ages against the time of its own decision.
 #[derive(Debug, Clone)]
@@ -27,6 +31,44 @@ pub struct WorkerSnapshot {
     pub facts: Arc<WorkerFacts>,
     /// How its streams fare, for the operator.
     pub feeds: FeedHealth,
+    /// What is known of its KV cache. Shared between snapshots as long as nothing of it changes.
+    pub kv: Arc<KvView>,
+}
+
+/// What is known of a worker's KV cache, beside the blocks themselves, which stay with the worker.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct KvView {
+    /// How its blocks are keyed; `None` where that is not known yet, or changes too often to be of use.
+    pub variant: Option<HashVariant>,
+    /// Whether the engine's ids proved to be those of the hash that is known.
+    pub is_hash_verified: bool,
+    /// Whether the keys changed so often that nothing is listed any more.
+    pub is_given_up: bool,
+    /// What is known of each rank, in order.
+    pub ranks: Vec<KvRank>,
+    /// What is listed, and what was left out.
+    pub counts: IndexCounts,
+    /// Batches that were taken.
+    pub frames: u64,
+    /// Batches that could not be read.
+    pub bad_frames: u64,
+    /// Events that could not be read.
+    pub bad_events: u64,
+    /// How the list compares with what the engine finds cached.
+    pub truth: TruthCheck,
+    /// Sockets open now.
+    pub open_sockets: u32,
+}
+
+/// What is known of one rank's KV cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct KvRank {
+    /// How far what it lists can be believed.
+    pub trust: StreamTrust,
+    /// Blocks that it lists.
+    pub num_blocks: u64,
+    /// What became of its stream.
+    pub counters: StreamCounters,
 }
 
 /// Counters of a worker's load streams since it was started.
@@ -54,6 +96,7 @@ impl WorkerSnapshot {
             load: LoadView::unreported(),
             facts: Arc::default(),
             feeds: FeedHealth::default(),
+            kv: Arc::default(),
         }
     }
 

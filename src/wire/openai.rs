@@ -41,6 +41,8 @@ pub struct ModelObject {
     pub id: Arc<str>,
     /// The object's own text, every field kept.
     pub json: Arc<str>,
+    /// Whether it is a LoRA adapter: it names the model it belongs to as its `parent` (vLLM 0.32, SGLang 0.5.23).
+    pub is_adapter: bool,
 }
 
 /// Says why an answer to `/v1/models` lists no models.
@@ -64,7 +66,7 @@ pub fn decode_models(body: &[u8]) -> Result<Vec<ModelObject>, ModelsError> {
     let entries = decode_object(body, ListReader)?.ok_or(ModelsError::NoData)?;
     let models = entries.into_iter().filter_map(|entry| {
         let head = ModelHead::read(entry.get())?;
-        Some(ModelObject { id: head.id.into(), json: entry.get().into() })
+        Some(ModelObject { id: head.id.into(), json: entry.get().into(), is_adapter: head.has_parent })
     });
     Ok(models.collect())
 }
@@ -134,6 +136,7 @@ impl<'a> Candidate<'a> {
 struct ModelHead {
     id: String,
     limit: Option<u64>,
+    has_parent: bool,
 }
 
 impl ModelHead {
@@ -221,18 +224,20 @@ impl<'de> Accept<'de> for HeadReader {
     }
 
     fn map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Self::Value, A::Error> {
-        let (mut id, mut limit) = (Scalar::Nil, Scalar::Nil);
+        let (mut id, mut limit, mut parent) = (Scalar::Nil, Scalar::Nil, Scalar::Nil);
         while let Some(key) = entries.next_key::<Scalar<'de>>()? {
             match key.as_text() {
                 Some("id") => id = entries.next_value()?,
                 Some("max_model_len") => limit = entries.next_value()?,
+                Some("parent") => parent = entries.next_value()?,
                 Some(_) | None => {
                     entries.next_value::<IgnoredAny>()?;
                 }
             }
         }
         let limit = limit.as_unsigned().filter(|limit| *limit > 0);
-        Ok(Some(id.as_text().filter(|id| !id.is_empty()).map(|id| ModelHead { id: id.to_owned(), limit })))
+        let has_parent = parent.as_text().is_some_and(|parent| !parent.is_empty());
+        Ok(Some(id.as_text().filter(|id| !id.is_empty()).map(|id| ModelHead { id: id.to_owned(), limit, has_parent })))
     }
 }
 

@@ -73,9 +73,9 @@ impl Handler<WorkersChanged> for FirstWorker {
 impl Handler<SelectWorker> for FirstWorker {
     type Result = Result<Decision, NoWorker>;
 
-    fn handle(&mut self, _msg: SelectWorker, _ctx: &mut Self::Context) -> Self::Result {
+    fn handle(&mut self, msg: SelectWorker, _ctx: &mut Self::Context) -> Self::Result {
         let first = self.workers.first().ok_or(NoWorker::EmptyFleet)?;
-        Ok(Decision::new(DecisionId::new(7), Arc::clone(first), "first", Basis::InFlight))
+        Ok(Decision::new(DecisionId::new(7), Arc::clone(first), &msg.request, "first", Basis::InFlight))
     }
 }
 

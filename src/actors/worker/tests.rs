@@ -10,12 +10,13 @@ use super::{WorkerActor, WorkerContext, WorkerSettings};
 use crate::actors::gather::gather;
 use crate::actors::observers::Observers;
 use crate::clock;
-use crate::config::LoadSettings;
+use crate::config::{KvSettings, LoadSettings};
 use crate::logic::endpoint::{Endpoint, Feed, FeedPlan, Readiness, WorkerFacts, WorkerUrl};
 use crate::logic::health::WorkerState;
 use crate::logic::ids::{DecisionId, DpRank, WorkerId};
 use crate::logic::load::{RankLoad, Trust};
 use crate::logic::snapshot::WorkerSnapshot;
+use crate::logic::variant_board::VariantBoard;
 use crate::messages::{
     Describe, Drain, Outcome, ReportLoad, ReportTrouble, RequestFinished, Reserve, RouterEvent, SetReadiness, Stop,
     Trouble, WorkerPorts,
@@ -77,10 +78,11 @@ impl Bench {
         let listener = listener.start();
         let telemetry = Telemetry::new();
         let context = WorkerContext::new(
-            WorkerSettings { load: LoadSettings::default(), eject_after_unreachable: 3 },
+            WorkerSettings { load: LoadSettings::default(), kv: KvSettings::default(), eject_after_unreachable: 3 },
             listener.clone().recipient(),
             Observers::new(vec![listener.clone().recipient()]),
             telemetry.clone(),
+            VariantBoard::default(),
         );
         let endpoint = Endpoint::new(WorkerUrl::parse("http://127.0.0.1:1").unwrap());
         let worker = WorkerActor::new(ID, &endpoint, context).start();
@@ -97,11 +99,11 @@ impl Bench {
     }
 
     async fn reserve(&self, number: u64) {
-        self.send(Reserve { decision: DecisionId::new(number) }).await;
+        self.send(Reserve { decision: DecisionId::new(number), prompt: None }).await;
     }
 
     async fn finish(&self, number: u64, outcome: Outcome) {
-        self.send(RequestFinished { decision: DecisionId::new(number), outcome }).await;
+        self.send(RequestFinished { decision: DecisionId::new(number), outcome, cached_tokens: None }).await;
     }
 
     async fn report(&self, rank: u32, running: u64) {
@@ -219,8 +221,8 @@ async fn each_reservation_counts_until_its_one_end() {
 #[actix::test]
 async fn a_reservation_that_is_dropped_has_ended() {
     let bench = Bench::start();
-    let kept = bench.ports[0].reserve(DecisionId::new(1));
-    drop(bench.ports[0].reserve(DecisionId::new(2)));
+    let kept = bench.ports[0].reserve(DecisionId::new(1), None);
+    drop(bench.ports[0].reserve(DecisionId::new(2), None));
     assert_eq!(bench.snapshot().await.in_flight, 1);
     kept.finish(Outcome::BrokeOff);
     assert_eq!(bench.snapshot().await.in_flight, 0);

@@ -5,7 +5,7 @@ type Actions = Vec<KvAction<u64>>;
 
 /// Batches carry their own number.
 fn live(stream: &mut KvStream<u64>, numbers: &[u64]) -> Actions {
-    numbers.iter().flat_map(|number| stream.live(*number, *number)).collect()
+    numbers.iter().flat_map(|number| stream.live(*number, *number, 8)).collect()
 }
 
 fn replayed(stream: &mut KvStream<u64>, numbers: &[u64]) -> Actions {
@@ -146,5 +146,51 @@ fn a_new_connection_begins_anew() {
     assert_eq!(stream.reconnected(), vec![ClearRank]);
     assert_eq!(stream.trust(), StreamTrust::Cold);
     assert_eq!(live(&mut stream, &[2]), vec![Apply(2)]);
+    assert_eq!(stream.trust(), StreamTrust::Gapped);
+}
+
+#[test]
+fn a_late_joiner_asks_for_everything_as_soon_as_it_is_there() {
+    let mut stream = KvStream::new(true);
+    assert_eq!(stream.opened(), vec![Replay { from: 0 }]);
+    assert_eq!(stream.trust(), StreamTrust::Rebuilding);
+    assert_eq!(replayed(&mut stream, &[0, 1]), vec![Apply(0), Apply(1)]);
+    assert_eq!(stream.replay_ended(), vec![]);
+    assert_eq!(stream.trust(), StreamTrust::Exact);
+    assert_eq!(live(&mut stream, &[1, 2]), vec![Apply(2)]);
+    assert_eq!(stream.opened(), vec![], "it has joined");
+    assert_eq!(KvStream::<u64>::new(false).opened(), vec![], "there is nobody to ask");
+}
+
+#[test]
+fn a_replay_that_brings_nothing_leaves_a_stream_as_cold_as_it_was() {
+    let mut stream = KvStream::new(true);
+    stream.opened();
+    assert_eq!(stream.replay_ended(), vec![]);
+    assert_eq!(stream.trust(), StreamTrust::Cold);
+    assert_eq!(live(&mut stream, &[0]), vec![Apply(0)]);
+    assert_eq!(stream.trust(), StreamTrust::Exact);
+}
+
+#[test]
+fn what_became_void_is_asked_for_again() {
+    let mut stream = KvStream::new(true);
+    live(&mut stream, &[0, 1]);
+    assert_eq!(stream.relist(), vec![ClearRank, Replay { from: 0 }]);
+    assert_eq!(live(&mut stream, &[2]), vec![]);
+    assert_eq!(replayed(&mut stream, &[0, 1]), vec![Apply(0), Apply(1), Apply(2)]);
+    assert_eq!(stream.trust(), StreamTrust::Exact);
+    let mut without = KvStream::new(false);
+    live(&mut without, &[0, 1]);
+    assert_eq!(without.relist(), vec![ClearRank]);
+    assert_eq!((live(&mut without, &[2]), without.trust()), (vec![Apply(2)], StreamTrust::Gapped));
+}
+
+#[test]
+fn batches_that_are_held_back_are_bounded_in_bytes() {
+    let mut stream = KvStream::new(true);
+    stream.opened();
+    assert_eq!(stream.live(10, 10, 20 << 20), vec![]);
+    assert_eq!(stream.live(11, 11, 20 << 20), vec![ClearRank, Apply(11)]);
     assert_eq!(stream.trust(), StreamTrust::Gapped);
 }

@@ -13,6 +13,10 @@ impl Policy for LeastLoad {
         "least_load"
     }
 
+    fn wants_prompts(&self) -> bool {
+        false
+    }
+
     fn pick(&self, _request: &RequestFacts, view: &View<'_>, rng: &mut Rng) -> Pick {
         Pick::new(view.least_loaded(|_| true, rng).unwrap_or(0), "least_loaded")
     }

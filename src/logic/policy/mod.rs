@@ -52,6 +52,11 @@ pub trait Policy: Send + Sync + fmt::Debug {
     /// Returns the name used in configuration, metrics and answers.
     fn name(&self) -> &'static str;
 
+    /// Tells whether the policy looks at [`View::prefix_match`]. Prompts are made into tokens and keys only for one that does.
+    fn wants_prompts(&self) -> bool {
+        true
+    }
+
     /// Picks one of the view's candidates. There is at least one. A pick that names no candidate is replaced by the least
     /// loaded one, and counted.
     fn pick(&self, request: &RequestFacts, view: &View<'_>, rng: &mut Rng) -> Pick;

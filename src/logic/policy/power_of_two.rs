@@ -14,6 +14,10 @@ impl Policy for PowerOfTwo {
         "power_of_two"
     }
 
+    fn wants_prompts(&self) -> bool {
+        false
+    }
+
     fn pick(&self, _request: &RequestFacts, view: &View<'_>, rng: &mut Rng) -> Pick {
         if view.len() < 2 {
             return Pick::new(0, "only_candidate");

@@ -13,6 +13,10 @@ impl Policy for Random {
         "random"
     }
 
+    fn wants_prompts(&self) -> bool {
+        false
+    }
+
     fn pick(&self, _request: &RequestFacts, view: &View<'_>, rng: &mut Rng) -> Pick {
         Pick::new(rng.below(view.len()), "random")
     }

@@ -13,6 +13,10 @@ impl Policy for RoundRobin {
         "round_robin"
     }
 
+    fn wants_prompts(&self) -> bool {
+        false
+    }
+
     fn pick(&self, _request: &RequestFacts, view: &View<'_>, _rng: &mut Rng) -> Pick {
         let candidate = view.turn().checked_rem(view.len() as u64).unwrap_or(0);
         Pick::new(candidate as usize, "turn")

@@ -140,6 +140,11 @@ impl PrefixIndex {
         self.batches_to_check == 0
     }
 
+    /// Tells whether blocks of the adapter were listed.
+    pub fn knows_adapter(&self, name: &str) -> bool {
+        self.mixes.len() > 1 && self.mixes.contains(&mix_of_name(name))
+    }
+
     /// Sets whether what the rank lists may count as a match.
     pub fn believe(&mut self, rank: DpRank, is_believed: bool) {
         let (table, lane) = place_of(rank);

@@ -72,6 +72,11 @@ impl RunningRouter {
     /// Tells the router the full set of a source.
     pub(crate) async fn announce(&self, source: &str, urls: &[&str]) {
         let endpoints = urls.iter().map(|url| Endpoint::new(WorkerUrl::parse(url).unwrap())).collect();
+        self.wants(source, endpoints).await;
+    }
+
+    /// Tells the router the full set of endpoints of a source.
+    pub(crate) async fn wants(&self, source: &str, endpoints: Vec<Endpoint>) {
         self.handle.endpoints().send(EndpointsChanged { source: source.into(), endpoints }).await.expect("a registry");
     }
 
