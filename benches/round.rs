@@ -13,7 +13,7 @@ use actix::prelude::{Actor, Addr, Context, Handler, Message, MessageResult, Reci
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use fathom_router::actors::{Observers, SelectorActor, SelectorSettings, WorkerActor, WorkerContext, WorkerSettings};
 use fathom_router::clock;
-use fathom_router::config::{LoadSettings, PolicyKind};
+use fathom_router::config::{KvSettings, LoadSettings, PolicyKind};
 use fathom_router::logic::decide::{DecideRules, FrozenRound, Scratch, decide};
 use fathom_router::logic::endpoint::{Endpoint, WorkerFacts, WorkerUrl};
 use fathom_router::logic::ids::{DpRank, WorkerId};
@@ -22,6 +22,7 @@ use fathom_router::logic::policy::CacheAwareSettings;
 use fathom_router::logic::price::{BasisRule, PriceRules};
 use fathom_router::logic::request::RequestFacts;
 use fathom_router::logic::snapshot::WorkerSnapshot;
+use fathom_router::logic::variant_board::VariantBoard;
 use fathom_router::messages::{Describe, ReportLoad, ReportTrouble, SelectWorker, WorkersChanged};
 use fathom_router::telemetry::Telemetry;
 use futures::future::join_all;
@@ -60,6 +61,7 @@ async fn grouped(num_workers: usize) -> Recipient<SelectWorker> {
         nobody.clone().recipient(),
         Observers::default(),
         telemetry.clone(),
+        VariantBoard::default(),
     );
     let mut workers = Vec::new();
     for number in 0..num_workers {

@@ -14,7 +14,7 @@ use tmq::subscribe::SubscribeWithoutTopic;
 use tmq::{FromZmqSocket, Multipart};
 
 use crate::feed::context::ContextLease;
-use crate::feed::monitor::{MONITOR_SOCKETS, connection_losses};
+use crate::feed::monitor::{MONITOR_SOCKETS, Watched, connection_losses};
 use crate::feed::socket::{resolve, set_options};
 
 /// Frames read from libzmq at a time: one readiness query per batch instead of one per frame.
@@ -151,12 +151,11 @@ fn connect(lease: &ContextLease, spec: &SubscriptionSpec, endpoint: &str) -> tmq
     let losses = if spec.tells_losses { Some(connection_losses(lease, &socket)?) } else { None };
     socket.connect(endpoint)?;
     let subscribed = SubscribeWithoutTopic::from_zmq_socket(socket)?.subscribe(spec.topic.as_bytes())?;
-    let messages = subscribed.into_inner().buffered(READ_BATCH).map(message_event);
-    let Some(losses) = losses else {
-        return Ok(messages.boxed_local());
-    };
-    let losses = losses.map(|loss| loss.map(|()| FeedEvent::ConnectionLost));
-    Ok(stream::select(messages, losses).boxed_local())
+    let messages = subscribed.into_inner().buffered(READ_BATCH);
+    Ok(match losses {
+        None => messages.map(message_event).boxed_local(),
+        Some(losses) => Watched::new(messages, losses).boxed_local(),
+    })
 }
 
 pub(super) fn message_event(message: tmq::Result<Multipart>) -> tmq::Result<FeedEvent> {

@@ -76,7 +76,8 @@ mod tests {
 
     #[test]
     fn a_list_that_keeps_promising_too_much_is_wrong() {
-        let rows: &[(&str, &[(u32, u32)], u32)] = &[
+        type Row<'a> = (&'a str, &'a [(u32, u32)], u32);
+        let rows: &[Row<'_>] = &[
             ("all found", &[(160, 160); 100], 0),
             ("more found than listed", &[(160, 1_000); 100], 0),
             ("the last block is always computed", &[(160, 144); 100], 0),

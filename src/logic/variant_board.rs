@@ -9,13 +9,16 @@ use rustc_hash::FxHashMap;
 use crate::logic::ids::WorkerId;
 use crate::logic::prompt_keys::HashVariant;
 
+/// Names of models.
+type Models = Arc<[Arc<str>]>;
+
 /// What workers have posted. Cheap to clone; clones are the same board.
 #[derive(Debug, Clone, Default)]
 pub struct VariantBoard(Arc<RwLock<Posted>>);
 
 #[derive(Debug, Default)]
 struct Posted {
-    workers: BTreeMap<WorkerId, (HashVariant, Arc<[Arc<str>]>)>,
+    workers: BTreeMap<WorkerId, (HashVariant, Models)>,
     /// Made anew at each change: read for every request, changed when a worker comes, goes or learns how its engine hashes.
     by_model: FxHashMap<Arc<str>, Arc<[HashVariant]>>,
     all: Arc<[HashVariant]>,
@@ -23,7 +26,7 @@ struct Posted {
 
 impl VariantBoard {
     /// Posts how a worker's blocks are keyed, and for which models. The post is taken down with the returned guard.
-    pub fn post(&self, worker: WorkerId, variant: HashVariant, models: Arc<[Arc<str>]>) -> Post {
+    pub fn post(&self, worker: WorkerId, variant: HashVariant, models: Models) -> Post {
         self.change(|posted| {
             posted.workers.insert(worker, (variant, models));
         });
