@@ -79,6 +79,7 @@ mod feed;
 mod http;
 pub mod logic;
 pub mod messages;
+pub mod prompt;
 pub mod router;
 #[cfg(feature = "sim")]
 pub mod sim;

@@ -23,6 +23,7 @@ use crate::logic::variant_board::VariantBoard;
 use crate::messages::{
     EndpointsChanged, FleetMember, RouterEvent, SelectWorker, ShowFleet, Shutdown, WorkerPorts, WorkersChanged,
 };
+use crate::prompt::Prompts;
 use crate::telemetry::Telemetry;
 use crate::upstream::EngineClient;
 
@@ -148,10 +149,13 @@ impl RouterBuilder {
         );
         let arbiter = Arbiter::new();
         let registry = start_registry(&arbiter, &self.config, self.worker_factory, &observers, &telemetry, &variants);
+        // A selector of the embedder's own may look at everything.
+        let mut wants_prompts = true;
         let selector = match self.selector {
             Some(ports) => ports,
             None => {
                 let policy = self.policy.unwrap_or_else(|| self.config.policy.build(self.config.cache_aware));
+                wants_prompts = policy.wants_prompts();
                 start_selector(&arbiter, &self.config, policy, seed, &registry, &observers, &telemetry)
             }
         };
@@ -166,6 +170,9 @@ impl RouterBuilder {
             telemetry,
             settings: self.config.http,
             freshness: self.config.load.freshness,
+            wants_prompts,
+            prompts: Prompts::start(self.config.prompts.clone(), clock::wall_now),
+            variants,
         };
         Ok(RouterHandle { config: Arc::new(self.config), ports, registry, arbiter: arbiter.handle() })
     }

@@ -5,6 +5,7 @@ use std::net::Ipv6Addr;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use crate::config::PromptSettings;
 use crate::config::error::ConfigError;
 use crate::config::{
     HttpSettings, IntrospectionSettings, KvSettings, LoadSettings, RouterConfig, ServerConfig, UpstreamSettings,
@@ -35,6 +36,7 @@ impl RouterConfig {
         check_cache_aware(&self.cache_aware)?;
         check_load(&self.load)?;
         check_kv(&self.kv)?;
+        check_prompts(&self.prompts)?;
         millis("round_deadline_ms", self.round_deadline, 1..=1_000)?;
         within("eject_after_unreachable", self.eject_after_unreachable, 1..=1_000)?;
         check_introspection(&self.introspection)?;
@@ -79,6 +81,12 @@ fn check_kv(settings: &KvSettings) -> Result<(), ConfigError> {
     within("kv_index_bytes", settings.max_index_bytes, 1 << 20..=64 * GIB)?;
     millis("prediction_lifetime_ms", settings.prediction_lifetime, 0..=10 * MINUTE_MILLIS)?;
     millis("kv_replay_timeout_ms", settings.replay_timeout, 1..=MINUTE_MILLIS)
+}
+
+fn check_prompts(settings: &PromptSettings) -> Result<(), ConfigError> {
+    within("prompt_threads", settings.threads, 1..=MAX_HTTP_THREADS)?;
+    millis("prompt_timeout_ms", settings.timeout, 1..=MINUTE_MILLIS)?;
+    within("prompt_cache_bytes", settings.cache_bytes, 0..=64 * GIB)
 }
 
 fn check_introspection(settings: &IntrospectionSettings) -> Result<(), ConfigError> {

@@ -31,6 +31,7 @@ mod raw;
 mod validate;
 mod workers;
 
+pub use crate::prompt::{ChatStyle, ModelTokenizer, PromptSettings};
 pub use error::ConfigError;
 pub use raw::{CommandLine, RawConfig, RawWorker, SettingDoc};
 
@@ -61,6 +62,8 @@ pub struct RouterConfig {
     pub load: LoadSettings,
     /// How the engines' KV caches are followed.
     pub kv: KvSettings,
+    /// How prompts are made into tokens.
+    pub prompts: PromptSettings,
     /// How long a decision waits for the workers' snapshots before it does without the missing ones: 1 ms to 1 s. Default: 5 ms.
     pub round_deadline: Duration,
     /// Requests in a row that cannot reach a worker before it gets no more traffic: 1 to 1000. Default: 3.
@@ -87,6 +90,7 @@ impl Default for RouterConfig {
             basis: BasisRule::default(),
             load: LoadSettings::default(),
             kv: KvSettings::default(),
+            prompts: PromptSettings::default(),
             round_deadline: Duration::from_millis(5),
             eject_after_unreachable: 3,
             introspection: IntrospectionSettings::default(),

@@ -16,6 +16,7 @@ const WORKERS: &str = "Workers";
 const POLICY: &str = "Policy";
 const LOAD: &str = "Load";
 const CACHE: &str = "Cache";
+const PROMPTS: &str = "Prompts";
 const INTROSPECTION: &str = "Introspection";
 const ENGINES: &str = "Engines";
 const HTTP: &str = "HTTP";
@@ -133,6 +134,28 @@ pub struct RawConfig {
     #[arg(long, env = "FATHOM_KV_REPLAY_TIMEOUT_MS", value_name = "MS", help_heading = CACHE)]
     pub kv_replay_timeout_ms: Option<u64>,
 
+    /// Directories with tokenizer.json and, for chats, a chat template, each after the name of its model: MODEL=DIR; a directory
+    /// alone is that of every other model. Without one, only prompts that come as tokens are looked up in the engines' caches.
+    /// May be repeated. Default: none.
+    #[arg(long, env = "FATHOM_TOKENIZERS", value_name = "[MODEL=]DIR", num_args = 1.., value_delimiter = ',', help_heading = PROMPTS)]
+    pub tokenizers: Option<Vec<String>>,
+
+    /// Whose way of rendering chats is followed: sglang or vllm. Default: sglang.
+    #[arg(long, env = "FATHOM_CHAT_STYLE", value_name = "NAME", help_heading = PROMPTS)]
+    pub chat_style: Option<String>,
+
+    /// Threads that make prompts into tokens, 1 to 1024. Default: 1.
+    #[arg(long, env = "FATHOM_PROMPT_THREADS", value_name = "COUNT", help_heading = PROMPTS)]
+    pub prompt_threads: Option<usize>,
+
+    /// How long a request waits for its tokens before it is routed without, in milliseconds, 1 to 60000. Default: 500.
+    #[arg(long, env = "FATHOM_PROMPT_TIMEOUT_MS", value_name = "MS", help_heading = PROMPTS)]
+    pub prompt_timeout_ms: Option<u64>,
+
+    /// Bytes of memory for the tokens of earlier turns of conversations, 0 (off) to 68719476736. Default: 67108864.
+    #[arg(long, env = "FATHOM_PROMPT_CACHE_BYTES", value_name = "BYTES", help_heading = PROMPTS)]
+    pub prompt_cache_bytes: Option<usize>,
+
     /// How long an engine may take to answer what it serves, in milliseconds, 1 to 60000. Default: 2000.
     #[arg(long, env = "FATHOM_INTROSPECTION_ATTEMPT_TIMEOUT_MS", value_name = "MS", help_heading = INTROSPECTION)]
     pub introspection_attempt_timeout_ms: Option<u64>,
@@ -249,6 +272,11 @@ impl RawConfig {
             load_freshness_ms: self.load_freshness_ms.or(lower.load_freshness_ms),
             dispatch_visibility_ms: self.dispatch_visibility_ms.or(lower.dispatch_visibility_ms),
             ramp_up_ms: self.ramp_up_ms.or(lower.ramp_up_ms),
+            tokenizers: self.tokenizers.or(lower.tokenizers),
+            chat_style: self.chat_style.or(lower.chat_style),
+            prompt_threads: self.prompt_threads.or(lower.prompt_threads),
+            prompt_timeout_ms: self.prompt_timeout_ms.or(lower.prompt_timeout_ms),
+            prompt_cache_bytes: self.prompt_cache_bytes.or(lower.prompt_cache_bytes),
             kv_index_bytes: self.kv_index_bytes.or(lower.kv_index_bytes),
             prediction_lifetime_ms: self.prediction_lifetime_ms.or(lower.prediction_lifetime_ms),
             kv_replay_timeout_ms: self.kv_replay_timeout_ms.or(lower.kv_replay_timeout_ms),

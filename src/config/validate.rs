@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::config::error::ConfigError;
 use crate::config::raw::RawConfig;
+use crate::config::{ChatStyle, ModelTokenizer, PromptSettings};
 use crate::config::{
     HttpSettings, IntrospectionSettings, KvSettings, LoadSettings, LogFormat, RouterConfig, ServerConfig,
     UpstreamSettings, workers,
@@ -13,6 +14,8 @@ use crate::logic::price::BasisRule;
 
 const BASIS_RULES: [(&str, BasisRule); 3] =
     [("uniform", BasisRule::Uniform), ("scaled", BasisRule::Scaled), ("mixed", BasisRule::Mixed)];
+
+const CHAT_STYLES: [(&str, ChatStyle); 2] = [("sglang", ChatStyle::SgLang), ("vllm", ChatStyle::Vllm)];
 
 const LOG_FORMATS: [(&str, LogFormat); 2] = [("text", LogFormat::Text), ("json", LogFormat::Json)];
 
@@ -43,6 +46,7 @@ impl RawConfig {
             cache_aware: self.cache_aware(),
             load: self.load(),
             kv: self.kv(),
+            prompts: self.prompts()?,
             introspection: self.introspection(),
             upstream: self.upstream(environment)?,
             http: self.http(),
@@ -79,6 +83,18 @@ impl RawConfig {
         set(&mut settings.prediction_lifetime, self.prediction_lifetime_ms.map(Duration::from_millis));
         set(&mut settings.replay_timeout, self.kv_replay_timeout_ms.map(Duration::from_millis));
         settings
+    }
+
+    fn prompts(&self) -> Result<PromptSettings, ConfigError> {
+        let mut settings = PromptSettings::default();
+        let style = self.chat_style.as_deref().map(|text| named("chat_style", text, &CHAT_STYLES)).transpose()?;
+        for entry in self.tokenizers.iter().flatten() {
+            settings.models.push(tokenizer(entry, style.unwrap_or(ChatStyle::SgLang), &settings.models)?);
+        }
+        set(&mut settings.threads, self.prompt_threads);
+        set(&mut settings.timeout, self.prompt_timeout_ms.map(Duration::from_millis));
+        set(&mut settings.cache_bytes, self.prompt_cache_bytes);
+        Ok(settings)
     }
 
     fn introspection(&self) -> IntrospectionSettings {
@@ -123,6 +139,23 @@ impl RawConfig {
         set(&mut config.log_format, log_format.transpose()?);
         Ok(config)
     }
+}
+
+/// Reads `MODEL=DIR`, or a directory for every model without one of its own.
+fn tokenizer(entry: &str, style: ChatStyle, earlier: &[ModelTokenizer]) -> Result<ModelTokenizer, ConfigError> {
+    let refused = |rule| ConfigError::Rule { key: "tokenizers", value: format!("{entry:?}"), rule };
+    let (model, path) = entry.split_once('=').unwrap_or(("*", entry));
+    let (model, path) = (model.trim(), path.trim());
+    if model.is_empty() || path.is_empty() {
+        return Err(refused("must be a directory, or the name of a model, an equals sign and a directory"));
+    }
+    if earlier.iter().any(|earlier| earlier.model == model) {
+        return Err(refused("is a second directory for the same model"));
+    }
+    if !std::path::Path::new(path).is_dir() {
+        return Err(refused("is not a directory that exists"));
+    }
+    Ok(ModelTokenizer { model: model.to_owned(), path: path.into(), style })
 }
 
 /// Returns the value of that name.

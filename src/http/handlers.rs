@@ -11,8 +11,9 @@ use crate::error::RouteError;
 use crate::http::body;
 use crate::http::headers::to_engine;
 use crate::http::proxy::{Outgoing, route};
-use crate::http::{Edge, respond};
+use crate::http::{Edge, prompt, respond};
 use crate::logic::request::RequestFacts;
+use crate::prompt::PromptKind;
 use crate::wire::openai::peek_request;
 
 /// What a route says of the requests that it takes. Kept as the route's own data.
@@ -20,17 +21,19 @@ use crate::wire::openai::peek_request;
 pub(super) struct EngineRoute {
     pattern: &'static str,
     is_json: bool,
+    /// The interface, where requests have a prompt.
+    prompt: Option<PromptKind>,
 }
 
 impl EngineRoute {
-    /// The route of a path whose body must be a JSON object.
-    pub(super) fn json(pattern: &'static str) -> Self {
-        Self { pattern, is_json: true }
+    /// The route of a path whose body must be a JSON object, with a prompt or without.
+    pub(super) fn json(pattern: &'static str, prompt: Option<PromptKind>) -> Self {
+        Self { pattern, is_json: true, prompt }
     }
 
     /// The route of paths whose body may be anything.
     pub(super) fn any(pattern: &'static str) -> Self {
-        Self { pattern, is_json: false }
+        Self { pattern, is_json: false, prompt: None }
     }
 }
 
@@ -48,7 +51,10 @@ async fn try_forward(request: &HttpRequest, payload: web::Payload, edge: &Edge) 
     let announced = request.headers().get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
     let body = body::read(payload, announced, edge.ports.settings.max_body_bytes).await?;
     let route_data = request.app_data::<EngineRoute>().copied().unwrap_or(EngineRoute::any("/"));
-    let facts = facts_of(&body, route_data)?;
+    let mut facts = facts_of(&body, route_data)?;
+    if let Some(kind) = route_data.prompt {
+        facts.prompt = prompt::keys(edge, kind, facts.model.as_ref(), &body).await;
+    }
     let outgoing = Outgoing {
         method: method_of(request)?,
         target: engine_target(request, route_data.pattern)?,

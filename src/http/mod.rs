@@ -6,7 +6,9 @@ use actix::prelude::Recipient;
 use actix_web::web::{self, ServiceConfig};
 
 use crate::config::HttpSettings;
+use crate::logic::variant_board::VariantBoard;
 use crate::messages::{SelectWorker, ShowFleet};
+use crate::prompt::{PromptKind, Prompts};
 use crate::telemetry::Telemetry;
 use crate::upstream::EngineClient;
 
@@ -17,13 +19,19 @@ mod fleet_metrics;
 mod handlers;
 mod headers;
 mod in_flight;
+mod prompt;
 mod proxy;
 mod respond;
 
 pub(crate) use in_flight::Gate;
 
-/// Paths that are forwarded with a JSON body, which must name the model where the interface has one.
-const JSON_PATHS: [&str; 4] = ["/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/generate"];
+/// Paths that are forwarded with a JSON body, which must name the model where the interface has one, and whose prompts they take.
+const JSON_PATHS: [(&str, Option<PromptKind>); 4] = [
+    ("/v1/chat/completions", Some(PromptKind::Chat)),
+    ("/v1/completions", Some(PromptKind::Completion)),
+    ("/v1/embeddings", None),
+    ("/generate", Some(PromptKind::Generate)),
+];
 /// Everything else below `/v1` is passed through, tracked like the rest.
 const OTHER_PATHS: &str = "/v1/{path:.*}";
 
@@ -36,6 +44,10 @@ pub(crate) struct EdgePorts {
     pub(crate) telemetry: Telemetry,
     pub(crate) settings: HttpSettings,
     pub(crate) freshness: std::time::Duration,
+    /// Whether whoever selects looks at prompts.
+    pub(crate) wants_prompts: bool,
+    pub(crate) prompts: Prompts,
+    pub(crate) variants: VariantBoard,
 }
 
 /// What the handlers of one HTTP thread share.
@@ -55,10 +67,9 @@ pub(crate) fn add_routes(services: &mut ServiceConfig, ports: EdgePorts, client:
         .route("/workers", web::get().to(admin::workers))
         .route("/workers/{id}/kv_blocks", web::get().to(admin_kv::blocks))
         .route("/v1/models", web::get().to(admin::models));
-    for path in JSON_PATHS {
-        services.service(
-            web::resource(path).app_data(handlers::EngineRoute::json(path)).route(web::post().to(handlers::forward)),
-        );
+    for (path, prompt) in JSON_PATHS {
+        let route = handlers::EngineRoute::json(path, prompt);
+        services.service(web::resource(path).app_data(route).route(web::post().to(handlers::forward)));
     }
     let others = web::resource(OTHER_PATHS).app_data(handlers::EngineRoute::any(OTHER_PATHS));
     services.service(others.route(web::route().to(handlers::forward)));

@@ -20,5 +20,6 @@ mod failures;
 mod kv_events;
 mod load;
 mod load_stream;
+mod prompts;
 mod shutdown;
 mod streaming;
