@@ -31,6 +31,7 @@ const FORBIDDEN_MODULES: &[(&str, &[&str])] = &[
     ("feed", &["logic", "wire", "messages", "upstream", "actors", "http", "sim", "router"]),
     ("upstream", &["logic", "wire", "messages", "feed", "actors", "http", "sim", "router"]),
     ("config", &["wire", "messages", "feed", "upstream", "actors", "http", "sim", "router"]),
+    ("prompt", &["wire", "messages", "feed", "upstream", "actors", "http", "sim", "router"]),
     ("actors", &["http", "router", "sim"]),
     ("http", &["actors", "feed", "router", "sim"]),
     ("sim", &["actors", "http", "feed", "messages", "router", "upstream"]),
@@ -57,6 +58,7 @@ const FORBIDDEN_CRATES: &[(&str, &[&str])] = &[
     ("wire", &["actix", "actix_web", "tokio", "tmq", "zmq", "futures", "tracing", "hyper"]),
     ("feed", &["actix", "actix_web", "rmp_serde", "serde_json", "hyper"]),
     ("upstream", &["actix", "actix_web", "tmq", "zmq"]),
+    ("prompt", &["actix", "actix_web", "tmq", "zmq", "rmp_serde", "hyper"]),
     ("actors", &["actix_web"]),
     ("http", &["tmq", "zmq"]),
 ];
