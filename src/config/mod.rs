@@ -275,6 +275,9 @@ pub struct HttpSettings {
     pub expose_decision: bool,
     /// Whether a client's `Authorization` header is passed to the engine in place of the configured key. Default: no.
     pub forward_authorization: bool,
+    /// Whether the tokens of a completion's or `/generate`'s text, where they are known, are sent to the engine in its place, so
+    /// that it need not encode it again. Default: no.
+    pub forward_token_ids: bool,
 }
 
 impl Default for HttpSettings {
@@ -284,6 +287,7 @@ impl Default for HttpSettings {
             max_concurrent_requests: 65_536,
             expose_decision: false,
             forward_authorization: false,
+            forward_token_ids: false,
         }
     }
 }

@@ -231,6 +231,12 @@ pub struct RawConfig {
         default_missing_value = "true", help_heading = HTTP)]
     pub forward_authorization: Option<bool>,
 
+    /// Whether the tokens of a text prompt (completions, /generate), where they are known, are sent to the engine in its place, so
+    /// that it need not encode it again. Default: false.
+    #[arg(long, env = "FATHOM_FORWARD_TOKEN_IDS", value_name = "BOOL", num_args = 0..=1, require_equals = true,
+        default_missing_value = "true", help_heading = PROMPTS)]
+    pub forward_token_ids: Option<bool>,
+
     /// How long requests in flight may go on when the router stops, in seconds, 0 (cut at once) to
     /// 86400. Default: 30.
     #[arg(long, env = "FATHOM_DRAIN_TIMEOUT_SECS", value_name = "SECS", help_heading = PROCESS)]
@@ -303,6 +309,7 @@ impl RawConfig {
             max_concurrent_requests: self.max_concurrent_requests.or(lower.max_concurrent_requests),
             expose_decision: self.expose_decision.or(lower.expose_decision),
             forward_authorization: self.forward_authorization.or(lower.forward_authorization),
+            forward_token_ids: self.forward_token_ids.or(lower.forward_token_ids),
             drain_timeout_secs: self.drain_timeout_secs.or(lower.drain_timeout_secs),
             log_level: self.log_level.or(lower.log_level),
             log_format: self.log_format.or(lower.log_format),

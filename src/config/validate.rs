@@ -126,6 +126,7 @@ impl RawConfig {
         set(&mut settings.max_concurrent_requests, self.max_concurrent_requests);
         set(&mut settings.expose_decision, self.expose_decision);
         set(&mut settings.forward_authorization, self.forward_authorization);
+        set(&mut settings.forward_token_ids, self.forward_token_ids);
         settings
     }
 

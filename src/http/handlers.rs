@@ -49,11 +49,15 @@ async fn try_forward(request: &HttpRequest, payload: web::Payload, edge: &Edge) 
     let arrived_at = clock::now();
     let pass = edge.ports.gate.enter()?;
     let announced = request.headers().get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
-    let body = body::read(payload, announced, edge.ports.settings.max_body_bytes).await?;
+    let mut body = body::read(payload, announced, edge.ports.settings.max_body_bytes).await?;
     let route_data = request.app_data::<EngineRoute>().copied().unwrap_or(EngineRoute::any("/"));
     let mut facts = facts_of(&body, route_data)?;
     if let Some(kind) = route_data.prompt {
-        facts.prompt = prompt::keys(edge, kind, facts.model.as_ref(), &body).await;
+        let known = prompt::known(edge, kind, facts.model.as_ref(), &body).await;
+        if let Some(known) = known {
+            facts.prompt = Some(known.keys);
+            body = known.body.unwrap_or(body);
+        }
     }
     let outgoing = Outgoing {
         method: method_of(request)?,

@@ -11,6 +11,7 @@ pub mod msgpack;
 pub mod openai;
 pub mod replay;
 pub mod server_info;
+pub mod token_prompt;
 pub mod usage;
 
 mod lenient;
