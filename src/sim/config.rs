@@ -158,11 +158,14 @@ pub struct KvReplay {
     pub port_base: Option<u16>,
     /// How many batches are kept per rank; the oldest are forgotten first.
     pub buffer_steps: usize,
+    /// How many messages wait for a slow reader before the rest of its replay is dropped, end included; 0 = any number.
+    /// The default is that of ZMQ, which SGLang leaves as it is.
+    pub send_high_water_mark: u16,
 }
 
 impl Default for KvReplay {
     fn default() -> Self {
-        Self { port_base: None, buffer_steps: 10_000 }
+        Self { port_base: None, buffer_steps: 10_000, send_high_water_mark: 1_000 }
     }
 }
 

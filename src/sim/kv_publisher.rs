@@ -47,7 +47,7 @@ impl KvPublisher {
         let sockets = RankSockets::open(config.dp_size, publishing.port_base, options)?;
         let kept = KeptBatches::new(config.dp_size, publishing.replay.map_or(0, |replay| replay.buffer_steps));
         let replay = match publishing.replay {
-            Some(replay) => Some(ReplayServer::open(config, replay.port_base, kept.clone())?),
+            Some(replay) => Some(ReplayServer::open(config, replay, kept.clone())?),
             None => None,
         };
         let feeds = vec![RankFeed::default(); config.dp_size as usize];

@@ -5,8 +5,8 @@
 //! end is a message with the sequence -1 and no payload. Anything else is ignored. A number that is older than what is
 //! kept is answered from the oldest batch on.
 //!
-//! As in SGLang, the sockets have ZMQ's default high-water mark, and ROUTER drops what exceeds it: a replay of more
-//! than a thousand batches to a slow reader has holes, or lacks its end.
+//! As in SGLang, the sockets have ZMQ's default high-water mark unless configured otherwise, and ROUTER drops what exceeds
+//! it: a replay of more than a thousand batches may have holes, or lack its end.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -14,14 +14,11 @@ use std::thread::{self, JoinHandle};
 
 use bytes::Bytes;
 
-use super::config::SimConfig;
+use super::config::{KvReplay, SimConfig};
 use super::error::SimError;
 use super::kv_publisher::TOPIC;
 use super::lock::lock;
 use super::sockets::{RankSockets, SocketOptions};
-
-/// ZMQ's default.
-const SEND_HIGH_WATER_MARK: i32 = 1_000;
 
 /// Where the thread hears that it is to end.
 const END_ENDPOINT: &str = "inproc://end";
@@ -74,10 +71,13 @@ pub(super) struct ReplayServer {
 
 impl ReplayServer {
     /// Binds the sockets and serves them.
-    pub(super) fn open(config: &SimConfig, port_base: Option<u16>, kept: KeptBatches) -> Result<Self, SimError> {
-        let options =
-            SocketOptions { kind: zmq::ROUTER, scope: config.scope, send_high_water_mark: SEND_HIGH_WATER_MARK };
-        let sockets = RankSockets::open(config.dp_size, port_base, options)?;
+    pub(super) fn open(config: &SimConfig, replay: KvReplay, kept: KeptBatches) -> Result<Self, SimError> {
+        let options = SocketOptions {
+            kind: zmq::ROUTER,
+            scope: config.scope,
+            send_high_water_mark: replay.send_high_water_mark.into(),
+        };
+        let sockets = RankSockets::open(config.dp_size, replay.port_base, options)?;
         let port_base = sockets.port_base();
         let (end, on_end) = end_pair(sockets.context())
             .map_err(|source| SimError::Socket { endpoint: END_ENDPOINT.to_owned(), source })?;

@@ -24,7 +24,9 @@ const WORD_START: &str = " t";
 /// Each text of a request, be it a prompt or the content of a message, is turned into tokens on its own, and these are put
 /// one after the other, without templates or special tokens.
 #[derive(Clone)]
-pub struct Tokenizer(Arc<dyn Fn(&str) -> Vec<u32> + Send + Sync>);
+pub struct Tokenizer(Arc<Tokenize>);
+
+type Tokenize = dyn Fn(&str) -> Vec<u32> + Send + Sync;
 
 impl Tokenizer {
     /// Returns a tokenizer that calls a function.

@@ -37,6 +37,7 @@ async fn generate(caller: &Caller, tokens: &[u32], num_tokens: usize, salt: Opti
 fn replay(engine: &SimEngine, rank: u16, from: u64) -> Vec<(u64, Vec<KvEvent>)> {
     let dealer = zmq::Context::new().socket(zmq::DEALER).unwrap();
     dealer.set_linger(0).unwrap();
+    dealer.set_rcvhwm(0).unwrap();
     dealer.set_rcvtimeo(i32::try_from(PATIENCE.as_millis()).unwrap()).unwrap();
     dealer.connect(&format!("tcp://127.0.0.1:{}", engine.kv_replay_port_base().unwrap() + rank)).unwrap();
     // What is no request is ignored.
@@ -194,9 +195,20 @@ async fn lost_batches_are_missing_on_the_wire_and_there_in_a_replay_as_long_as_t
 }
 
 #[actix_web::test]
+async fn a_long_replay_is_whole_where_nothing_limits_it() {
+    let replay_config = KvReplay { send_high_water_mark: 0, buffer_steps: 4_000, port_base: None };
+    let publishing = KvPublishing { replay: Some(replay_config), port_base: None };
+    let engine = start(SimConfig { kv_events: KvEvents::Published(publishing), ..replayed(0) }).await;
+    for _ in 0..5_000 {
+        assert!(engine.flush_cache());
+    }
+    assert_eq!(sequences(&replay(&engine, 0, 0)), (1_001..5_001).collect::<Vec<_>>());
+}
+
+#[actix_web::test]
 async fn an_engine_that_comes_back_has_an_empty_cache_and_counts_from_zero() {
     let mut engine = start(replayed(10)).await;
-    let replay_ports = KvReplay { port_base: engine.kv_replay_port_base(), buffer_steps: 10 };
+    let replay_ports = KvReplay { port_base: engine.kv_replay_port_base(), ..KvReplay::default() };
     let publishing = KvPublishing { port_base: engine.kv_port_base(), replay: Some(replay_ports) };
     let again = SimConfig { port: engine.port(), kv_events: KvEvents::Published(publishing), ..replayed(10) };
     for round in 0..4 {
