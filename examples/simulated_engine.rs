@@ -1,14 +1,14 @@
-//! A simulated SGLang engine to point a router at: real HTTP, real load reports over ZMQ, no GPU.
+//! A simulated SGLang engine to point a router at: real HTTP, real load reports and cache events over ZMQ, no GPU.
 //!
 //! ```text
-//! cargo run --release --example simulated_engine -- --port 30001 --dp-size 2 --load-port 5559 --seconds 10
+//! cargo run --release --example simulated_engine -- --port 30001 --dp-size 2 --kv-port 5557 --load-port 5559 --seconds 10
 //! curl http://127.0.0.1:30001/v1/completions -d '{"prompt": "hello", "max_tokens": 8, "stream": true}'
 //! ```
 //!
 //! prints, and ends with the second line after `--seconds` or on Ctrl-C:
 //!
 //! ```text
-//! simulated_engine: http://127.0.0.1:30001 serves tiny, dp size 2; load stat11 on 5559..=5560
+//! simulated_engine: http://127.0.0.1:30001 serves tiny, dp size 2; load stat11 on 5559..=5560; kv events on 5557..=5558
 //! simulated_engine: 1 requests
 //! ```
 
@@ -18,7 +18,9 @@ use std::error::Error;
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
-use fathom_router::sim::{LoadForm, LoadPublishing, ServerInfoMode, SimConfig, SimEngine};
+use fathom_router::sim::{
+    KvEvents, KvPublishing, KvReplay, LoadForm, LoadPublishing, ServerInfoMode, SimConfig, SimEngine,
+};
 
 /// The options are those of an SGLang server where it has them.
 #[derive(Debug, Parser)]
@@ -38,6 +40,18 @@ struct Options {
     /// Publishes no load, like an engine without --load-publish-endpoint.
     #[arg(long)]
     no_load: bool,
+    /// The tokens per page of the prefix cache, which is the block size of its events.
+    #[arg(long, default_value_t = 16)]
+    page_size: u32,
+    /// The port of rank 0 for KV events; any run of free ports by default.
+    #[arg(long)]
+    kv_port: Option<u16>,
+    /// The port of rank 0 for replays of KV events; 0 = any. No replays by default.
+    #[arg(long)]
+    kv_replay_port: Option<u16>,
+    /// Publishes no KV events, like an engine without --kv-events-config. Then no load is advertised either.
+    #[arg(long, conflicts_with_all = ["kv_port", "kv_replay_port"])]
+    no_kv: bool,
     /// Answers /server_info with 404.
     #[arg(long)]
     no_server_info: bool,
@@ -70,11 +84,12 @@ async fn main() -> Result<(), Box<dyn Error>> {
         engine.set_server_info(ServerInfoMode::NotFound);
     }
     println!(
-        "simulated_engine: {} serves {}, dp size {}; {}",
+        "simulated_engine: {} serves {}, dp size {}; {}; {}",
         engine.url(),
         options.model,
         options.dp_size,
-        load_line(&options, &engine)
+        load_line(&options, &engine),
+        kv_line(&options, &engine)
     );
 
     wait_for_end(options.seconds).await?;
@@ -96,19 +111,42 @@ fn config(options: &Options) -> SimConfig {
         model: options.model.clone(),
         port: options.port,
         dp_size: options.dp_size,
+        page_size: options.page_size,
         max_running: options.max_running,
         token_time: Duration::from_millis(options.token_ms),
         load: (!options.no_load).then_some(load),
+        kv_events: kv_events(options),
         ..SimConfig::default()
     }
 }
 
+fn kv_events(options: &Options) -> KvEvents {
+    if options.no_kv {
+        return KvEvents::Null;
+    }
+    let replay =
+        options.kv_replay_port.map(|port| KvReplay { port_base: (port != 0).then_some(port), ..KvReplay::default() });
+    KvEvents::Published(KvPublishing { port_base: options.kv_port, replay })
+}
+
 fn load_line(options: &Options, engine: &SimEngine) -> String {
     let Some(first) = engine.load_port_base() else { return "no load".to_owned() };
-    let last = u32::from(first) + options.dp_size - 1;
     let form = format!("{:?}", options.load_form).to_lowercase();
-    let hint = if options.no_server_info { ", not advertised" } else { "" };
-    format!("load {form} on {first}..={last}{hint}")
+    let hint = if options.no_server_info || options.no_kv { ", not advertised" } else { "" };
+    format!("load {form} on {}{hint}", run_of_ports(first, options))
+}
+
+fn kv_line(options: &Options, engine: &SimEngine) -> String {
+    let Some(first) = engine.kv_port_base() else { return "no kv events".to_owned() };
+    let events = format!("kv events on {}", run_of_ports(first, options));
+    match engine.kv_replay_port_base() {
+        Some(first) => format!("{events}, replays on {}", run_of_ports(first, options)),
+        None => events,
+    }
+}
+
+fn run_of_ports(first: u16, options: &Options) -> String {
+    format!("{first}..={}", u32::from(first) + options.dp_size - 1)
 }
 
 async fn wait_for_end(seconds: Option<u64>) -> std::io::Result<()> {

@@ -1,15 +1,21 @@
 //! What a request body asks for, as far as the simulation cares: how much to read, how much to write, and in which shape.
 //!
-//! A prompt has one token per four characters, rounded up; prompts given as token ids count as they are. A body that is
-//! not a JSON object, or whose output length is not a number, is refused; everything else is accepted as it is.
+//! The texts of a prompt become tokens one by one, and those of all texts make up the prompt; token ids are taken as they
+//! are. A body that is not a JSON object, or whose output length is not a number, is refused; everything else is accepted as
+//! it is.
+
+use std::sync::Arc;
 
 use serde_json::{Map, Value};
 use thiserror::Error;
 
+use super::tokens::Tokenizer;
+
 /// What SGLang generates when nothing limits it here.
 const DEFAULT_OUTPUT_TOKENS: u64 = 16;
 
-const CHARACTERS_PER_TOKEN: u64 = 4;
+/// How long an echo counts for a prompt. Its body need not be text.
+const BYTES_PER_ECHOED_TOKEN: u64 = 4;
 
 /// The family of a route, which decides on the shapes of request and answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,6 +66,10 @@ pub(super) struct Call {
     /// The model that the request names, if it names one.
     pub(super) model: Option<String>,
     pub(super) prompt_tokens: u64,
+    /// The prompt as the prefix cache sees it; empty where nothing is generated.
+    pub(super) prompt: Vec<u32>,
+    /// Keeps the prompt apart from equal ones with another salt.
+    pub(super) cache_salt: Option<Arc<str>>,
     pub(super) output_tokens: u64,
     /// How many texts an embedding request holds; 1 for all others.
     pub(super) num_inputs: usize,
@@ -68,24 +78,49 @@ pub(super) struct Call {
 
 impl Call {
     /// Reads the body of a request. An echo takes any body.
-    pub(super) fn parse(kind: CallKind, body: &[u8], max_output_tokens: u64) -> Result<Self, BadCall> {
+    pub(super) fn parse(
+        kind: CallKind,
+        body: &[u8],
+        max_output_tokens: u64,
+        tokenizer: &Tokenizer,
+    ) -> Result<Self, BadCall> {
         if kind == CallKind::Echo {
-            return Ok(Self::without_output(kind, None, tokens_of(body.len() as u64), 1));
+            return Ok(Self::without_output(kind, None, (body.len() as u64).div_ceil(BYTES_PER_ECHOED_TOKEN), 1));
         }
         let Value::Object(fields) = serde_json::from_slice(body)? else { return Err(BadCall::NotAnObject) };
         let model = fields.get("model").and_then(Value::as_str).map(str::to_owned);
         let prompt = prompt_of(kind, &fields);
-        let prompt_tokens = prompt.map_or(0, num_tokens);
+        let mut tokens = Vec::new();
+        if let Some(prompt) = prompt {
+            add_tokens(prompt, tokenizer, &mut tokens);
+        }
+        let prompt_tokens = tokens.len() as u64;
         if kind == CallKind::Embedding {
             return Ok(Self::without_output(kind, model, prompt_tokens, prompt.map_or(1, num_inputs)));
         }
-        let output_tokens = output_tokens(&fields)?.min(max_output_tokens);
-        let delivery = delivery(&fields);
-        Ok(Self { kind, model, prompt_tokens, output_tokens, num_inputs: 1, delivery })
+        Ok(Self {
+            kind,
+            model,
+            prompt_tokens,
+            prompt: tokens,
+            cache_salt: fields.get("cache_salt").and_then(Value::as_str).map(Arc::from),
+            output_tokens: output_tokens(&fields)?.min(max_output_tokens),
+            num_inputs: 1,
+            delivery: delivery(&fields),
+        })
     }
 
     fn without_output(kind: CallKind, model: Option<String>, prompt_tokens: u64, num_inputs: usize) -> Self {
-        Self { kind, model, prompt_tokens, output_tokens: 0, num_inputs, delivery: Delivery::Unary }
+        Self {
+            kind,
+            model,
+            prompt_tokens,
+            prompt: Vec::new(),
+            cache_salt: None,
+            output_tokens: 0,
+            num_inputs,
+            delivery: Delivery::Unary,
+        }
     }
 }
 
@@ -99,13 +134,19 @@ fn prompt_of(kind: CallKind, fields: &Map<String, Value>) -> Option<&Value> {
     }
 }
 
-fn num_tokens(prompt: &Value) -> u64 {
-    let size = PromptSize::of(prompt);
-    tokens_of(size.characters) + size.token_ids
-}
-
-fn tokens_of(characters: u64) -> u64 {
-    characters.div_ceil(CHARACTERS_PER_TOKEN)
+/// Adds what a prompt holds, at whatever depth: texts, message contents and content parts, token ids.
+fn add_tokens(prompt: &Value, tokenizer: &Tokenizer, tokens: &mut Vec<u32>) {
+    match prompt {
+        Value::String(text) => tokens.extend(tokenizer.tokenize(text)),
+        // What is no token id is a token all the same, to be counted.
+        Value::Number(id) => tokens.push(id.as_u64().and_then(|id| u32::try_from(id).ok()).unwrap_or_default()),
+        Value::Array(items) => items.iter().for_each(|item| add_tokens(item, tokenizer, tokens)),
+        Value::Object(fields) => {
+            let texts = ["content", "text"].iter().filter_map(|key| fields.get(*key));
+            texts.for_each(|text| add_tokens(text, tokenizer, tokens));
+        }
+        Value::Null | Value::Bool(_) => {}
+    }
 }
 
 fn num_inputs(prompt: &Value) -> usize {
@@ -139,39 +180,12 @@ fn delivery(fields: &Map<String, Value>) -> Delivery {
     if is_set(usage) { Delivery::StreamWithUsage } else { Delivery::Stream }
 }
 
-/// What a prompt holds, at whatever depth: texts, message contents and content parts, token ids.
-#[derive(Debug, Default)]
-struct PromptSize {
-    characters: u64,
-    token_ids: u64,
-}
-
-impl PromptSize {
-    fn of(prompt: &Value) -> Self {
-        let mut size = Self::default();
-        size.add(prompt);
-        size
-    }
-
-    fn add(&mut self, value: &Value) {
-        match value {
-            Value::String(text) => self.characters += text.chars().count() as u64,
-            Value::Number(_) => self.token_ids += 1,
-            Value::Array(items) => items.iter().for_each(|item| self.add(item)),
-            Value::Object(fields) => {
-                ["content", "text"].iter().filter_map(|key| fields.get(*key)).for_each(|value| self.add(value));
-            }
-            Value::Null | Value::Bool(_) => {}
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn parse(path: &str, body: &str) -> Call {
-        Call::parse(CallKind::of_path(path), body.as_bytes(), 1000).unwrap()
+        Call::parse(CallKind::of_path(path), body.as_bytes(), 1000, &Tokenizer::default()).unwrap()
     }
 
     #[test]
@@ -191,6 +205,24 @@ mod tests {
         for (path, body, expected) in cases {
             assert_eq!(parse(path, body).prompt_tokens, expected, "{path} {body}");
         }
+    }
+
+    #[test]
+    fn token_ids_are_taken_as_they_are_and_texts_of_messages_one_after_the_other() {
+        assert_eq!(parse("/v1/completions", r#"{"prompt":[7,4294967295,0]}"#).prompt, [7, u32::MAX, 0]);
+        assert_eq!(parse("/generate", r#"{"input_ids":[[1,2],[3]]}"#).prompt, [1, 2, 3]);
+        let texts = parse("/v1/completions", r#"{"prompt":["12345","6"]}"#).prompt;
+        let messages = r#"{"messages":[{"role":"user","content":"12345"},{"content":[{"type":"text","text":"6"}]}]}"#;
+        assert_eq!(parse("/v1/chat/completions", messages).prompt, texts);
+        assert_eq!(texts.len(), 3, "a text does not end in the middle of a token");
+        assert!(parse("/v1/embeddings", r#"{"input":"text"}"#).prompt.is_empty());
+    }
+
+    #[test]
+    fn a_salt_is_a_text_beside_the_prompt() {
+        let salted = parse("/v1/completions", r#"{"prompt":"a","cache_salt":"tenant-a"}"#);
+        assert_eq!(salted.cache_salt.as_deref(), Some("tenant-a"));
+        assert_eq!(parse("/generate", r#"{"text":"a","cache_salt":null}"#).cache_salt, None);
     }
 
     #[test]
@@ -232,7 +264,7 @@ mod tests {
     #[test]
     fn bodies_that_cannot_be_served_are_refused() {
         for body in ["", "{", "[]", r#"{"max_tokens":-1}"#, r#"{"max_tokens":"many"}"#] {
-            assert!(Call::parse(CallKind::Chat, body.as_bytes(), 1000).is_err(), "{body}");
+            assert!(Call::parse(CallKind::Chat, body.as_bytes(), 1000, &Tokenizer::default()).is_err(), "{body}");
         }
     }
 }

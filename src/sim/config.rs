@@ -6,6 +6,7 @@ use actix_web::http::header::HeaderValue;
 
 use super::error::SimError;
 use super::load_frame::LoadForm;
+use super::tokens::Tokenizer;
 
 /// Describes a simulated engine. [`SimConfig::default`] is one rank on free loopback ports that publishes its load.
 #[derive(Debug, Clone)]
@@ -20,15 +21,24 @@ pub struct SimConfig {
     pub scope: BindScope,
     /// The number of data-parallel ranks, each with a queue, slots and sockets of its own.
     pub dp_size: u32,
-    /// The tokens per page, which is also the advertised block size.
+    /// The tokens per page of the cache, which is also the advertised block size.
     pub page_size: u32,
+    /// Whether the cache is keyed by overlapping pairs of tokens, as with draft models of the EAGLE family.
+    pub bigram: bool,
+    /// Whether prompts are looked up and kept in a prefix cache; without, every prompt token is computed.
+    pub prefix_cache: bool,
+    /// Whether answers say how many prompt tokens were cached. Without, OpenAI answers have `null` in place of the details
+    /// and `/generate` has no such field.
+    pub cache_report: bool,
+    /// How texts become tokens. Prompts given as token ids are taken as they are.
+    pub tokenizer: Tokenizer,
     /// The slots per rank: so many requests run at once, the others wait.
     pub max_running: usize,
-    /// The reported KV capacity per rank, in tokens. It is reported only: nothing is refused for lack of space.
+    /// The KV capacity per rank, in tokens. It bounds the prefix cache; no request is refused for lack of space.
     pub max_total_tokens: u64,
     /// The longest answer in tokens; a request that asks for more gets this many.
     pub max_model_len: u64,
-    /// The prefill time of one prompt token. A prompt has one token per four characters.
+    /// The prefill time of one prompt token that is not cached.
     pub prefill_time_per_token: Duration,
     /// The time between two output tokens; zero = the whole answer at once.
     pub token_time: Duration,
@@ -71,6 +81,10 @@ impl Default for SimConfig {
             scope: BindScope::Loopback,
             dp_size: 1,
             page_size: 16,
+            bigram: false,
+            prefix_cache: true,
+            cache_report: true,
+            tokenizer: Tokenizer::default(),
             max_running: 8,
             max_total_tokens: 100_000,
             max_model_len: 131_072,
@@ -114,11 +128,8 @@ impl Default for LoadPublishing {
 /// What `/server_info` has under `kv_events`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KvEvents {
-    /// A descriptor. Rank r publishes on `port_base` + r; `None` = any run of free ports.
-    Published {
-        /// The port of rank 0.
-        port_base: Option<u16>,
-    },
+    /// A descriptor, and sockets that publish what changes in the cache.
+    Published(KvPublishing),
     /// `null`: an engine started without `--kv-events-config`.
     Null,
     /// No such key: an engine older than the descriptor.
@@ -127,7 +138,34 @@ pub enum KvEvents {
 
 impl Default for KvEvents {
     fn default() -> Self {
-        Self::Published { port_base: None }
+        Self::Published(KvPublishing::default())
+    }
+}
+
+/// How an engine publishes the events of its cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct KvPublishing {
+    /// Rank r publishes on this port + r; `None` = any run of free ports.
+    pub port_base: Option<u16>,
+    /// How missed batches can be asked for; `None` = not at all, as without `replay_endpoint`.
+    pub replay: Option<KvReplay>,
+}
+
+/// How an engine replays the last batches of its KV events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KvReplay {
+    /// Rank r answers on this port + r; `None` = any run of free ports.
+    pub port_base: Option<u16>,
+    /// How many batches are kept per rank; the oldest are forgotten first.
+    pub buffer_steps: usize,
+    /// How many messages wait for a slow reader before the rest of its replay is dropped, end included; 0 = any number.
+    /// The default is that of ZMQ, which SGLang leaves as it is.
+    pub send_high_water_mark: u16,
+}
+
+impl Default for KvReplay {
+    fn default() -> Self {
+        Self { port_base: None, buffer_steps: 10_000, send_high_water_mark: 1_000 }
     }
 }
 

@@ -1,5 +1,6 @@
 //! The handle of a running engine: start, controls, end.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -15,7 +16,7 @@ use super::config::SimConfig;
 use super::error::SimError;
 use super::fault::{FeedStop, ResponseMode, ServerInfoMode};
 use super::http::{self, Serving};
-use super::kv_publisher::KvPublisher;
+use super::kv_cache::KvCache;
 use super::load_frame::Reported;
 use super::lock::lock;
 use super::publisher::{self, LoadPublisher};
@@ -32,7 +33,6 @@ use super::stats::SimStats;
 pub struct SimEngine {
     state: Arc<EngineState>,
     load: Option<Arc<Mutex<LoadPublisher>>>,
-    kv: KvPublisher,
     address: SocketAddr,
     server: Option<RunningServer>,
 }
@@ -46,20 +46,21 @@ impl SimEngine {
     /// When the configuration cannot run, or when a socket or a thread is refused.
     pub async fn start(config: SimConfig) -> Result<Self, SimError> {
         let name_header = config.validate()?;
-        let kv = KvPublisher::open(&config)?;
+        let cache = Arc::new(KvCache::open(&config)?);
         let load = LoadPublisher::open(&config)?;
-        let ports = Ports { load: load.as_ref().map(LoadPublisher::port_base), kv: kv.port_base() };
+        let (kv, replay) = cache.port_bases();
+        let ports = Ports { load: load.as_ref().map(LoadPublisher::port_base), kv, replay };
 
         let limits = RankLimits { max_running: config.max_running, max_total_tokens: config.max_total_tokens };
         let (changed, on_change) = sync_channel(1);
         let pool = Arc::new(SlotPool::new(Scheduler::new(config.dp_size, limits), changed));
         let created = clock::wall_seconds() as u64;
-        let state = Arc::new(EngineState::new(config, name_header, ports, pool, created));
+        let state = Arc::new(EngineState::new(config, name_header, ports, pool, cache, created));
 
         let Serving { address, server, ended } = http::serve(Arc::clone(&state))?;
         let server = RunningServer { handle: server.handle(), task: tokio::spawn(server), ended };
         let load = load.map(|load| Arc::new(Mutex::new(load)));
-        let engine = Self { state, load, kv, address, server: Some(server) };
+        let engine = Self { state, load, address, server: Some(server) };
         // Last, since from here on a failure is cleaned up by dropping the engine.
         engine.start_publishing(on_change)?;
         Ok(engine)
@@ -99,6 +100,48 @@ impl SimEngine {
     #[must_use]
     pub fn kv_port_base(&self) -> Option<u16> {
         self.state.ports.kv
+    }
+
+    /// Returns the replay port of rank 0, unless the engine was started without replays.
+    #[must_use]
+    pub fn kv_replay_port_base(&self) -> Option<u16> {
+        self.state.ports.replay
+    }
+
+    /// Returns the ids of all blocks that a rank has cached, as unsigned numbers; `None` where there is no such rank.
+    ///
+    /// Once somebody has an answer, the blocks of its request are in here and their events are on their way.
+    #[must_use]
+    pub fn cached_blocks(&self, rank: u32) -> Option<BTreeSet<u64>> {
+        self.state.kv.keys(rank)
+    }
+
+    /// Returns how many batches of KV events a rank has published, lost ones included: the sequence number of its next one.
+    /// `None` where nothing is published.
+    #[must_use]
+    pub fn num_kv_batches(&self, rank: u32) -> Option<u64> {
+        self.state.kv.num_batches(rank)
+    }
+
+    /// Lets the next batches of KV events of a rank get lost on the way to its subscribers. They use up their sequence
+    /// numbers and can be replayed. A later call replaces what is left of this one.
+    ///
+    /// # Errors
+    /// When the rank publishes no KV events.
+    pub fn drop_next_kv_batches(&self, rank: u32, num_batches: u64) -> Result<(), SimError> {
+        self.state.kv.drop_next_batches(rank, num_batches)
+    }
+
+    /// Evicts so many blocks of a rank, those that were unused for longest first, and publishes that. Returns how many
+    /// went: blocks of running requests stay.
+    pub fn evict_cached_blocks(&self, rank: u32, num_blocks: usize) -> usize {
+        self.state.kv.evict(rank, num_blocks)
+    }
+
+    /// Empties the caches of all ranks and publishes that, like `POST /flush_cache`. As in SGLang, nothing happens while a
+    /// running request uses a cache. Tells whether it was done.
+    pub fn flush_cache(&self) -> bool {
+        self.state.kv.flush()
     }
 
     /// Returns what the engine has seen so far and holds now.
@@ -198,7 +241,7 @@ impl SimEngine {
     }
 
     fn close_sockets(&self) {
-        self.kv.close();
+        self.state.kv.close();
         if let Some(load) = &self.load {
             lock(load).end();
             self.state.pool.ring();

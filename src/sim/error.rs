@@ -51,8 +51,8 @@ pub enum SimError {
         rank: u32,
     },
 
-    /// The thread that publishes load could not be started.
-    #[error("cannot start the load publisher")]
+    /// A thread that publishes could not be started.
+    #[error("cannot start a publishing thread")]
     Thread(#[source] io::Error),
 
     /// A payload could not be encoded as msgpack.

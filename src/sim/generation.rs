@@ -4,12 +4,13 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures::stream::{self, Stream};
-use serde_json::Value;
 
 use super::call::Delivery;
 use super::cut::Cut;
+use super::kv_cache::Lease;
 use super::reply::Reply;
 use super::slot::Slot;
+use super::tokens;
 
 /// What a generation is to produce, and how fast.
 #[derive(Debug, Clone, Copy)]
@@ -22,7 +23,11 @@ pub(super) struct Plan {
 }
 
 /// A request whose prompt has been computed. Dropping it aborts the request.
+///
+/// However it ends, its lease ends before its slot is free and before the last byte of the answer leaves: whoever sees
+/// either sees a cache that has what was generated.
 pub(super) struct Generation {
+    lease: Lease,
     slot: Slot,
     reply: Reply,
     plan: Plan,
@@ -33,13 +38,13 @@ pub(super) struct Generation {
 }
 
 impl Generation {
-    pub(super) fn new(slot: Slot, reply: Reply, plan: Plan, now: Instant) -> Self {
+    pub(super) fn new(lease: Lease, slot: Slot, reply: Reply, plan: Plan, now: Instant) -> Self {
         let opening = reply.opening();
-        Self { slot, reply, plan, started: now, opening, num_generated: 0, num_chunks: 0 }
+        Self { lease, slot, reply, plan, started: now, opening, num_generated: 0, num_chunks: 0 }
     }
 
     /// Generates everything and returns the body together with the slot, whose outcome is still open.
-    pub(super) async fn into_unary(mut self) -> (Value, Slot) {
+    pub(super) async fn into_unary(mut self) -> (Bytes, Slot) {
         while self.num_generated < self.plan.output_tokens {
             self.generate().await;
         }
@@ -54,6 +59,7 @@ impl Generation {
     async fn next_chunk(mut self) -> (Result<Bytes, Cut>, Option<Self>) {
         if self.breaks_now() {
             let cut = Cut::after_flush().await;
+            drop(self.lease);
             self.slot.fail();
             return (cut, None);
         }
@@ -66,6 +72,7 @@ impl Generation {
             return (Ok(self.reply.token(self.num_generated - 1)), Some(self));
         }
         let closing = self.reply.closing(self.num_generated, self.plan.delivery);
+        drop(self.lease);
         self.slot.complete();
         (Ok(closing), None)
     }
@@ -76,10 +83,12 @@ impl Generation {
     }
 
     async fn generate(&mut self) {
+        let token = tokens::generated(self.num_generated);
         self.num_generated += 1;
         if !self.plan.token_time.is_zero() {
             self.wait_for_token().await;
         }
+        self.lease.generated(token);
         self.slot.generated();
     }
 

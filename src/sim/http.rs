@@ -27,8 +27,9 @@ use super::cut;
 use super::error::SimError;
 use super::fault::{ResponseMode, ServerInfoMode};
 use super::generation::{Generation, Plan};
+use super::kv_cache::Lease;
 use super::reply::{self, Reply};
-use super::scheduler::RankOutOfRange;
+use super::scheduler::{Prefill, RankOutOfRange};
 use super::server_info;
 use super::slot::Slot;
 use super::state::EngineState;
@@ -101,6 +102,8 @@ fn routes(app: &mut web::ServiceConfig) {
         .route("/v1/models", web::get().to(models))
         .route("/server_info", web::get().to(describe))
         .route("/get_server_info", web::get().to(describe))
+        .route("/flush_cache", web::get().to(flush_cache))
+        .route("/flush_cache", web::post().to(flush_cache))
         .route("/generate", web::post().to(infer))
         .route("/v1/{rest:.+}", web::post().to(infer))
         .default_service(web::to(not_found));
@@ -134,6 +137,14 @@ async fn describe(engine: web::Data<EngineState>, request: HttpRequest) -> HttpR
     }
 }
 
+async fn flush_cache(engine: web::Data<EngineState>) -> HttpResponse {
+    if engine.kv.flush() {
+        HttpResponse::Ok().body("Cache flushed.\n")
+    } else {
+        HttpResponse::BadRequest().body("The cache is in use by running requests and was not flushed.\n")
+    }
+}
+
 async fn infer(engine: web::Data<EngineState>, request: HttpRequest, body: Bytes) -> HttpResponse {
     engine.keep_request(&request, &body);
     let mode = engine.response_mode();
@@ -163,19 +174,20 @@ struct Course {
 }
 
 async fn answer(engine: &EngineState, request: &HttpRequest, body: &Bytes, course: Course) -> HttpResponse {
-    let (call, slot) = match admit(engine, request, body).await {
+    let (mut call, slot) = match admit(engine, request, body).await {
         Ok(admitted) => admitted,
         Err(refusal) => return refusal.response(),
     };
-    prefill(engine, &call, &slot, course.delay).await;
+    let mut lease = engine.kv.lease(slot.rank(), std::mem::take(&mut call.prompt), call.cache_salt.take());
+    prefill(engine, &call, &slot, &mut lease, course.delay).await;
     let plan = Plan {
         output_tokens: call.output_tokens,
         token_time: engine.config.token_time,
         delivery: call.delivery,
         break_after: course.break_after,
     };
-    let reply = reply_to(engine, request, call, &slot);
-    let generation = Generation::new(slot, reply, plan, clock::now());
+    let reply = reply_to(engine, request, call, &slot, &lease);
+    let generation = Generation::new(lease, slot, reply, plan, clock::now());
     match plan.delivery {
         Delivery::Unary => in_one_piece(generation, course).await,
         Delivery::Stream | Delivery::StreamWithUsage => HttpResponse::Ok()
@@ -185,23 +197,27 @@ async fn answer(engine: &EngineState, request: &HttpRequest, body: &Bytes, cours
 }
 
 async fn admit(engine: &EngineState, request: &HttpRequest, body: &Bytes) -> Result<(Call, Slot), Refusal> {
-    let call = Call::parse(CallKind::of_path(request.path()), body, engine.config.max_model_len)?;
+    let kind = CallKind::of_path(request.path());
+    let call = Call::parse(kind, body, engine.config.max_model_len, &engine.config.tokenizer)?;
     let slot = engine.pool.admit(named_rank(request)?, call.prompt_tokens).await?;
     Ok((call, slot))
 }
 
-async fn prefill(engine: &EngineState, call: &Call, slot: &Slot, delay: Duration) {
-    let prompt_tokens = u32::try_from(call.prompt_tokens).unwrap_or(u32::MAX);
-    let busy = engine.config.prefill_time_per_token.saturating_mul(prompt_tokens);
+/// Takes the time of the tokens that are not cached.
+async fn prefill(engine: &EngineState, call: &Call, slot: &Slot, lease: &mut Lease, delay: Duration) {
+    let cached_tokens = lease.cached_tokens();
+    let uncached_tokens = u32::try_from(call.prompt_tokens.saturating_sub(cached_tokens)).unwrap_or(u32::MAX);
+    let busy = engine.config.prefill_time_per_token.saturating_mul(uncached_tokens);
     let pause = busy.saturating_add(delay);
     // A timer takes up to a millisecond even for nothing.
     if !pause.is_zero() {
         tokio::time::sleep(pause).await;
     }
-    slot.prefilled(busy);
+    lease.prefilled();
+    slot.prefilled(Prefill { cached_tokens, busy });
 }
 
-fn reply_to(engine: &EngineState, request: &HttpRequest, call: Call, slot: &Slot) -> Reply {
+fn reply_to(engine: &EngineState, request: &HttpRequest, call: Call, slot: &Slot, lease: &Lease) -> Reply {
     Reply {
         kind: call.kind,
         id: format!("{}-{}", engine.config.name, slot.id()),
@@ -209,6 +225,7 @@ fn reply_to(engine: &EngineState, request: &HttpRequest, call: Call, slot: &Slot
         model: call.model.unwrap_or_else(|| engine.config.model.clone()),
         created: engine.created,
         prompt_tokens: call.prompt_tokens,
+        cached_tokens: engine.config.cache_report.then(|| lease.cached_tokens()),
         num_inputs: call.num_inputs,
     }
 }
@@ -217,10 +234,10 @@ async fn in_one_piece(generation: Generation, course: Course) -> HttpResponse {
     let (body, slot) = generation.into_unary().await;
     if course.break_after.is_some() {
         slot.fail();
-        return cut::half_way(&body.to_string().into());
+        return cut::half_way(&body);
     }
     slot.complete();
-    HttpResponse::Ok().json(body)
+    HttpResponse::Ok().content_type(ContentType::json()).body(body)
 }
 
 fn named_rank(request: &HttpRequest) -> Result<Option<u32>, Refusal> {

@@ -48,7 +48,7 @@ impl LoadPublisher {
     /// Opens the sockets of an engine that is configured to publish its load.
     pub(super) fn open(config: &SimConfig) -> Result<Option<Self>, SimError> {
         let Some(publishing) = config.load.clone() else { return Ok(None) };
-        let options = SocketOptions { scope: config.scope, send_high_water_mark: SEND_HIGH_WATER_MARK };
+        let options = SocketOptions { kind: zmq::PUB, scope: config.scope, send_high_water_mark: SEND_HIGH_WATER_MARK };
         let sockets = RankSockets::open(config.dp_size, publishing.port_base, options)?;
         Ok(Some(Self {
             publishing,

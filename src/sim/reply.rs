@@ -2,10 +2,13 @@
 //!
 //! The text is ` t0 t1 t2 ...`, one word per token. Every answer ends because of its length.
 
+use std::fmt;
+
 use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::call::{CallKind, Delivery};
+use super::tokens::{generated, generated_text};
 
 /// Every embedding of the simulation is this one.
 const EMBEDDING: [f64; 4] = [0.5, -0.5, 0.5, -0.5];
@@ -19,79 +22,82 @@ pub(super) struct Reply {
     pub(super) model: String,
     pub(super) created: u64,
     pub(super) prompt_tokens: u64,
+    /// How many of the prompt tokens were cached; `None` where that is not told.
+    pub(super) cached_tokens: Option<u64>,
     pub(super) num_inputs: usize,
 }
 
 impl Reply {
     /// Returns the body of an answer in one piece.
-    pub(super) fn unary(&self, output_tokens: u64) -> Value {
-        match self.kind {
+    pub(super) fn unary(&self, output_tokens: u64) -> Bytes {
+        let body = match self.kind {
             CallKind::Chat => self.openai(
                 "chat.completion",
-                json!({"index": 0, "message": {"role": "assistant", "content": text(0, output_tokens)},
+                json!({"index": 0, "message": {"role": "assistant", "content": generated_text(0, output_tokens)},
                        "logprobs": null, "finish_reason": "length", "matched_stop": null}),
                 output_tokens,
             ),
             CallKind::Completion => self.openai(
                 "text_completion",
-                json!({"index": 0, "text": text(0, output_tokens), "logprobs": null, "finish_reason": "length",
+                json!({"index": 0, "text": generated_text(0, output_tokens), "logprobs": null, "finish_reason": "length",
                        "matched_stop": null}),
                 output_tokens,
             ),
-            CallKind::Generate => self.native(output_tokens, json!({"type": "length", "length": output_tokens})),
+            CallKind::Generate => return self.native(output_tokens, length(output_tokens)).into(),
             CallKind::Embedding => self.embeddings(),
             CallKind::Echo => {
                 json!({"object": "sim.echo", "id": self.id, "path": self.path, "prompt_tokens": self.prompt_tokens})
             }
-        }
+        };
+        body.to_string().into()
     }
 
     /// Returns what a stream sends before its first token: chat streams announce the role.
     pub(super) fn opening(&self) -> Option<Bytes> {
         let role = json!({"index": 0, "delta": {"role": "assistant", "content": ""}, "logprobs": null,
                           "finish_reason": null, "matched_stop": null});
-        (self.kind == CallKind::Chat).then(|| event(&self.chunk(json!([role]))))
+        (self.kind == CallKind::Chat).then(|| event(self.chunk(json!([role]))))
     }
 
     /// Returns the event for the token with this index.
     pub(super) fn token(&self, index: u64) -> Bytes {
         let choice = match self.kind {
-            CallKind::Generate => return event(&self.native(index + 1, Value::Null)),
-            CallKind::Chat => json!({"index": 0, "delta": {"content": text(index, index + 1)}, "logprobs": null,
-                                     "finish_reason": null, "matched_stop": null}),
+            CallKind::Generate => return event(self.native(index + 1, Value::Null)),
+            CallKind::Chat => {
+                json!({"index": 0, "delta": {"content": generated_text(index, index + 1)}, "logprobs": null,
+                                     "finish_reason": null, "matched_stop": null})
+            }
             CallKind::Completion | CallKind::Embedding | CallKind::Echo => {
-                json!({"index": 0, "text": text(index, index + 1), "logprobs": null, "finish_reason": null,
+                json!({"index": 0, "text": generated_text(index, index + 1), "logprobs": null, "finish_reason": null,
                        "matched_stop": null})
             }
         };
-        event(&self.chunk(json!([choice])))
+        event(self.chunk(json!([choice])))
     }
 
     /// Returns the last events of a stream: why it ended, the usage if it was asked for, and the end marker.
     pub(super) fn closing(&self, output_tokens: u64, delivery: Delivery) -> Bytes {
         let mut events = Vec::new();
-        events.extend(event(&self.finish(output_tokens)));
+        events.extend(self.finish(output_tokens));
         if delivery == Delivery::StreamWithUsage && self.kind != CallKind::Generate {
             let mut usage = self.chunk(json!([]));
             usage["usage"] = self.usage(output_tokens);
-            events.extend(event(&usage));
+            events.extend(event(usage));
         }
         events.extend(b"data: [DONE]\n\n");
         events.into()
     }
 
-    fn finish(&self, output_tokens: u64) -> Value {
+    fn finish(&self, output_tokens: u64) -> Bytes {
         let choice = match self.kind {
-            CallKind::Generate => {
-                return self.native(output_tokens, json!({"type": "length", "length": output_tokens}));
-            }
+            CallKind::Generate => return event(self.native(output_tokens, length(output_tokens))),
             CallKind::Chat => json!({"index": 0, "delta": {}, "logprobs": null, "finish_reason": "length",
                                      "matched_stop": null}),
             CallKind::Completion | CallKind::Embedding | CallKind::Echo => {
                 json!({"index": 0, "text": "", "logprobs": null, "finish_reason": "length", "matched_stop": null})
             }
         };
-        self.chunk(json!([choice]))
+        event(self.chunk(json!([choice])))
     }
 
     fn openai(&self, object: &str, choice: Value, output_tokens: u64) -> Value {
@@ -108,10 +114,20 @@ impl Reply {
     }
 
     /// The answer of `/generate`, whose streams repeat the whole text in every event.
-    fn native(&self, output_tokens: u64, finish_reason: Value) -> Value {
-        json!({"text": text(0, output_tokens), "output_ids": (0..output_tokens).collect::<Vec<_>>(),
-               "meta_info": {"id": self.id, "finish_reason": finish_reason, "prompt_tokens": self.prompt_tokens,
-                             "completion_tokens": output_tokens, "cached_tokens": 0, "weight_version": "default"}})
+    ///
+    /// The order of its fields is that of engines: whoever looks at the end of an answer finds the numbers there, however
+    /// long the text is.
+    fn native(&self, output_tokens: u64, finish_reason: Value) -> String {
+        let mut meta_info = json!({
+            "id": self.id, "finish_reason": finish_reason, "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": output_tokens, "weight_version": "default",
+        });
+        if let Some(cached_tokens) = self.cached_tokens {
+            meta_info["cached_tokens"] = json!(cached_tokens);
+        }
+        let output_ids: Value = (0..output_tokens).map(generated).collect();
+        let text = Value::from(generated_text(0, output_tokens));
+        format!(r#"{{"text":{text},"output_ids":{output_ids},"meta_info":{meta_info}}}"#)
     }
 
     fn embeddings(&self) -> Value {
@@ -123,8 +139,9 @@ impl Reply {
     }
 
     fn usage(&self, output_tokens: u64) -> Value {
+        let details = self.cached_tokens.map(|cached_tokens| json!({"cached_tokens": cached_tokens}));
         json!({"prompt_tokens": self.prompt_tokens, "completion_tokens": output_tokens,
-               "total_tokens": self.prompt_tokens + output_tokens, "prompt_tokens_details": {"cached_tokens": 0}})
+               "total_tokens": self.prompt_tokens + output_tokens, "prompt_tokens_details": details})
     }
 }
 
@@ -133,17 +150,19 @@ pub(super) fn error(status: u16, kind: &str, message: &str) -> Value {
     json!({"error": {"message": message, "type": kind, "param": null, "code": status}})
 }
 
-fn text(from: u64, to: u64) -> String {
-    (from..to).map(|index| format!(" t{index}")).collect()
+/// Returns why every answer ends.
+fn length(output_tokens: u64) -> Value {
+    json!({"type": "length", "length": output_tokens})
 }
 
-fn event(body: &Value) -> Bytes {
+fn event(body: impl fmt::Display) -> Bytes {
     format!("data: {body}\n\n").into()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::usage::UsageTail;
 
     fn reply(kind: CallKind) -> Reply {
         Reply {
@@ -153,8 +172,13 @@ mod tests {
             model: "tiny".to_owned(),
             created: 1_700_000_000,
             prompt_tokens: 5,
+            cached_tokens: Some(3),
             num_inputs: 2,
         }
+    }
+
+    fn unary(kind: CallKind, output_tokens: u64) -> Value {
+        serde_json::from_slice(&reply(kind).unary(output_tokens)).unwrap()
     }
 
     fn events(bytes: &[u8]) -> Vec<Value> {
@@ -167,17 +191,17 @@ mod tests {
 
     #[test]
     fn an_answer_in_one_piece_has_the_text_and_the_usage() {
-        let chat = reply(CallKind::Chat).unary(2);
+        let chat = unary(CallKind::Chat, 2);
         assert_eq!(chat["choices"][0]["message"]["content"], " t0 t1");
         assert_eq!(
             chat["usage"],
             json!({"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7,
-                   "prompt_tokens_details": {"cached_tokens": 0}})
+                   "prompt_tokens_details": {"cached_tokens": 3}})
         );
-        assert_eq!(reply(CallKind::Completion).unary(1)["choices"][0]["text"], " t0");
-        assert_eq!(reply(CallKind::Generate).unary(1)["meta_info"]["finish_reason"]["length"], 1);
-        assert_eq!(reply(CallKind::Embedding).unary(0)["data"].as_array().map(Vec::len), Some(2));
-        assert_eq!(reply(CallKind::Echo).unary(0)["path"], "/v1/any");
+        assert_eq!(unary(CallKind::Completion, 1)["choices"][0]["text"], " t0");
+        assert_eq!(unary(CallKind::Generate, 1)["meta_info"]["finish_reason"]["length"], 1);
+        assert_eq!(unary(CallKind::Embedding, 0)["data"].as_array().map(Vec::len), Some(2));
+        assert_eq!(unary(CallKind::Echo, 0)["path"], "/v1/any");
     }
 
     #[test]
@@ -210,5 +234,20 @@ mod tests {
         assert_eq!(native.opening(), None);
         assert_eq!(events(&native.token(1))[0]["text"], " t0 t1");
         assert_eq!(events(&native.closing(2, Delivery::StreamWithUsage)).len(), 2);
+    }
+
+    #[test]
+    fn cached_tokens_are_found_at_the_end_of_an_answer_of_any_length_unless_they_are_not_told() {
+        for kind in [CallKind::Chat, CallKind::Completion, CallKind::Generate] {
+            let mut reply = reply(kind);
+            for expected in [Some(3), None] {
+                reply.cached_tokens = expected.map(u64::from);
+                for answer in [reply.unary(2_000), reply.closing(2_000, Delivery::StreamWithUsage)] {
+                    let mut tail = UsageTail::default();
+                    tail.push(&answer);
+                    assert_eq!(tail.cached_tokens(), expected, "{kind:?}");
+                }
+            }
+        }
     }
 }

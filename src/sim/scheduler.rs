@@ -3,6 +3,10 @@
 //! A request goes to the rank with the fewest running and waiting requests, the lowest rank first when several are
 //! equal, unless it names one itself. There it runs at once when a slot is free, and waits behind the others if not.
 //! A slot that becomes free goes to the request that waits longest. Nothing is ever refused for lack of space.
+//!
+//! The reported tokens are those of requests: what is cached and used by none does not count as used, as in SGLang. Unlike
+//! there, a prefix that several running requests share counts for each of them, and the prompt of a waiting request counts
+//! as uncached, since nothing is looked up before it has a slot.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -26,7 +30,15 @@ pub(super) struct RankLimits {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Ticket {
     pub(super) id: u64,
-    rank: u32,
+    pub(super) rank: u32,
+}
+
+/// What computing a prompt took.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Prefill {
+    /// The tokens that were cached and not computed.
+    pub(super) cached_tokens: u64,
+    pub(super) busy: Duration,
 }
 
 /// Whether a request that was just placed has a slot.
@@ -87,11 +99,12 @@ impl Scheduler {
     }
 
     /// Notes that the prompt of a running request has been computed.
-    pub(super) fn prefilled(&mut self, ticket: Ticket, busy: Duration) {
+    pub(super) fn prefilled(&mut self, ticket: Ticket, prefill: Prefill) {
         let Some(rank) = self.ranks.get_mut(ticket.rank as usize) else { return };
         let Some(sequence) = rank.running.get(&ticket.id) else { return };
-        rank.prefilled_tokens += sequence.num_tokens;
-        rank.prefill_busy += busy;
+        rank.prompt_tokens += sequence.num_tokens;
+        rank.cached_tokens += prefill.cached_tokens;
+        rank.prefill_busy += prefill.busy;
     }
 
     /// Notes one more output token of a running request.
@@ -147,7 +160,8 @@ struct Rank {
     completed: u64,
     aborted: u64,
     failed: u64,
-    prefilled_tokens: u64,
+    prompt_tokens: u64,
+    cached_tokens: u64,
     prefill_busy: Duration,
 }
 
@@ -190,7 +204,7 @@ impl Rank {
             num_waiting_uncached_tokens: waiting,
             num_total_tokens: used + waiting,
             max_running_requests: limits.max_running as u64,
-            total_prefill_uncached_tokens: self.prefilled_tokens,
+            total_prefill_uncached_tokens: self.prompt_tokens.saturating_sub(self.cached_tokens),
             total_prefill_busy_us: u64::try_from(self.prefill_busy.as_micros()).unwrap_or(u64::MAX),
         }
     }
@@ -202,6 +216,8 @@ impl Rank {
             completed: self.completed,
             aborted: self.aborted,
             failed: self.failed,
+            num_prompt_tokens: self.prompt_tokens,
+            num_cached_tokens: self.cached_tokens,
         }
     }
 }
@@ -283,7 +299,7 @@ mod tests {
         let mut scheduler = scheduler(1, 1);
         let (first, _) = scheduler.place(None, 10).unwrap();
         let (_second, _) = scheduler.place(None, 7).unwrap();
-        scheduler.prefilled(first, Duration::from_micros(250));
+        scheduler.prefilled(first, Prefill { cached_tokens: 4, busy: Duration::from_micros(250) });
         scheduler.generated(first);
         let expected = Reported {
             num_running_reqs: 1,
@@ -293,7 +309,7 @@ mod tests {
             num_waiting_uncached_tokens: 7,
             num_total_tokens: 18,
             max_running_requests: 1,
-            total_prefill_uncached_tokens: 10,
+            total_prefill_uncached_tokens: 6,
             total_prefill_busy_us: 250,
         };
         assert_eq!(scheduler.loads(), [expected]);
@@ -301,6 +317,8 @@ mod tests {
         scheduler.finish(first, Outcome::Completed, clock::now());
         let load = scheduler.loads()[0];
         assert_eq!((load.num_used_tokens, load.num_waiting_uncached_tokens, load.num_total_tokens), (7, 0, 7));
+        let stats = scheduler.rank_stats()[0];
+        assert_eq!((stats.num_prompt_tokens, stats.num_cached_tokens), (10, 4));
     }
 
     #[test]

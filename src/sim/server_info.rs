@@ -12,6 +12,7 @@ const VERSION: &str = "0.5.23";
 pub(super) struct Ports {
     pub(super) load: Option<u16>,
     pub(super) kv: Option<u16>,
+    pub(super) replay: Option<u16>,
 }
 
 /// Returns the body of `/server_info`, with `kv_events` as told and not as configured.
@@ -25,7 +26,9 @@ pub(super) fn describe(config: &SimConfig, ports: Ports, kv_events: KvEvents) ->
         "dp_size": config.dp_size,
         "max_total_num_tokens": config.max_total_tokens,
         "max_running_requests": config.max_running,
-        "speculative_algorithm": null,
+        "speculative_algorithm": config.bigram.then_some("EAGLE"),
+        "enable_cache_report": config.cache_report,
+        "disable_radix_cache": !config.prefix_cache,
         "disaggregation_mode": "null",
         "enable_http2": false,
         "internal_states": internal_states(config.dp_size),
@@ -36,7 +39,7 @@ pub(super) fn describe(config: &SimConfig, ports: Ports, kv_events: KvEvents) ->
         }
     }
     match kv_events {
-        KvEvents::Published { .. } => info["kv_events"] = descriptor(config, ports),
+        KvEvents::Published(_) => info["kv_events"] = descriptor(config, ports),
         KvEvents::Null => info["kv_events"] = Value::Null,
         KvEvents::Absent => {}
     }
@@ -71,6 +74,9 @@ fn descriptor(config: &SimConfig, ports: Ports) -> Value {
         "block_size": config.page_size,
         "dp_size": config.dp_size,
     });
+    if let Some(replay) = ports.replay {
+        descriptor["replay_endpoint_port_base"] = json!(replay);
+    }
     let Some((publishing, port_base)) = config.load.as_ref().zip(ports.load) else { return descriptor };
     descriptor["load_endpoint_port_base"] = json!(port_base);
     if let Some(topic) = publishing.form.advertised_topic() {
@@ -85,10 +91,10 @@ mod tests {
     use super::super::load_frame::LoadForm;
     use super::*;
 
-    const PORTS: Ports = Ports { load: Some(5559), kv: Some(5557) };
+    const PORTS: Ports = Ports { load: Some(5559), kv: Some(5557), replay: None };
 
     fn published(config: &SimConfig) -> Value {
-        describe(config, PORTS, KvEvents::Published { port_base: None })
+        describe(config, PORTS, KvEvents::default())
     }
 
     #[test]
@@ -112,6 +118,15 @@ mod tests {
         let no_load = published(&SimConfig { load: None, ..SimConfig::default() });
         assert_eq!(no_load["kv_events"].get("load_endpoint_port_base"), None);
         assert_eq!(no_load["kv_events"]["endpoint_port_base"], 5557);
+    }
+
+    #[test]
+    fn a_replay_range_and_the_keying_by_pairs_are_told_where_they_are_configured() {
+        let replayed = Ports { replay: Some(6000), ..PORTS };
+        let info = describe(&SimConfig { bigram: true, ..SimConfig::default() }, replayed, KvEvents::default());
+        assert_eq!(info["kv_events"]["replay_endpoint_port_base"], 6000);
+        assert_eq!(info["speculative_algorithm"], "EAGLE");
+        assert_eq!(published(&SimConfig::default())["speculative_algorithm"], Value::Null);
     }
 
     #[test]

@@ -7,14 +7,14 @@
 use std::collections::HashMap;
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use tokio::sync::oneshot;
 
 use super::clock;
 use super::load_frame::Reported;
 use super::lock::lock;
-use super::scheduler::{Outcome, RankOutOfRange, Scheduler, Start, Ticket};
+use super::scheduler::{Outcome, Prefill, RankOutOfRange, Scheduler, Start, Ticket};
 use super::stats::RankStats;
 
 /// The scheduler as the threads of an engine share it.
@@ -118,8 +118,13 @@ impl Slot {
         self.ticket.id
     }
 
-    pub(super) fn prefilled(&self, busy: Duration) {
-        self.pool.change(|scheduler| scheduler.prefilled(self.ticket, busy));
+    /// Returns the rank that the request was given to.
+    pub(super) fn rank(&self) -> u32 {
+        self.ticket.rank
+    }
+
+    pub(super) fn prefilled(&self, prefill: Prefill) {
+        self.pool.change(|scheduler| scheduler.prefilled(self.ticket, prefill));
     }
 
     pub(super) fn generated(&self) {

@@ -1,4 +1,4 @@
-//! One ZMQ PUB socket per rank, on consecutive ports.
+//! One ZMQ socket per rank, on consecutive ports.
 
 use super::config::BindScope;
 use super::error::SimError;
@@ -6,20 +6,23 @@ use super::error::SimError;
 /// How many runs of ports are tried before giving up. One fails only when a neighbour of a free port is taken.
 const MAX_ATTEMPTS: u32 = 64;
 
-/// The PUB sockets of all ranks. Rank r listens on `port_base` + r.
+/// The sockets of all ranks. Rank r listens on `port_base` + r.
 ///
 /// The sockets are all there is of their ZMQ context, and nothing lingers in them. Dropping them therefore ends the
-/// context, which waits until the operating system has the ports back: they can be bound again at once.
+/// context, which waits until the operating system has the ports back: they can be bound again at once. Whoever adds a
+/// socket to the context has to drop it as well.
 pub(super) struct RankSockets {
     port_base: u16,
     sockets: Vec<zmq::Socket>,
+    context: zmq::Context,
 }
 
 /// What all sockets of a run have in common.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SocketOptions {
+    pub(super) kind: zmq::SocketType,
     pub(super) scope: BindScope,
-    /// PUB drops what exceeds it, separately for each subscriber.
+    /// PUB and ROUTER drop what exceeds it, separately for each peer.
     pub(super) send_high_water_mark: i32,
 }
 
@@ -36,7 +39,16 @@ impl RankSockets {
         self.port_base
     }
 
-    /// Sends a multipart message to whoever has subscribed to the rank. It never blocks.
+    /// Returns the sockets, that of rank 0 first.
+    pub(super) fn sockets(&self) -> &[zmq::Socket] {
+        &self.sockets
+    }
+
+    pub(super) fn context(&self) -> &zmq::Context {
+        &self.context
+    }
+
+    /// Sends a multipart message over the socket of a rank. It never blocks.
     pub(super) fn send(&self, rank: u32, frames: Vec<Vec<u8>>) -> Result<(), SimError> {
         let Some(socket) = self.sockets.get(rank as usize) else {
             return Err(SimError::NoSocket { rank });
@@ -51,7 +63,7 @@ impl RankSockets {
         let sockets = (0..dp_size)
             .map(|rank| bind(&context, &port_of_rank(port_base, rank)?.to_string(), options))
             .collect::<Result<_, _>>()?;
-        Ok(Self { port_base, sockets })
+        Ok(Self { port_base, sockets, context })
     }
 
     /// The first socket takes any free port. The others need its neighbours; when one of these is taken, it is all
@@ -74,7 +86,7 @@ impl RankSockets {
         for rank in 1..dp_size {
             sockets.push(bind(&context, &port_of_rank(port_base, rank)?.to_string(), options)?);
         }
-        Ok(Self { port_base, sockets })
+        Ok(Self { port_base, sockets, context })
     }
 }
 
@@ -95,7 +107,7 @@ fn bind(context: &zmq::Context, port: &str, options: SocketOptions) -> Result<zm
 }
 
 fn try_bind(context: &zmq::Context, endpoint: &str, options: SocketOptions) -> Result<zmq::Socket, zmq::Error> {
-    let socket = context.socket(zmq::PUB)?;
+    let socket = context.socket(options.kind)?;
     socket.set_sndhwm(options.send_high_water_mark)?;
     socket.set_linger(0)?;
     // Like the engines, for wildcards only: a concrete IPv4 address needs no IPv6 in the kernel.
@@ -118,7 +130,8 @@ fn bound_port(socket: &zmq::Socket) -> Result<u16, SimError> {
 mod tests {
     use super::*;
 
-    const OPTIONS: SocketOptions = SocketOptions { scope: BindScope::Loopback, send_high_water_mark: 8 };
+    const OPTIONS: SocketOptions =
+        SocketOptions { kind: zmq::PUB, scope: BindScope::Loopback, send_high_water_mark: 8 };
 
     #[test]
     fn the_ports_of_dropped_sockets_can_be_bound_again_at_once() {

@@ -8,6 +8,7 @@ use bytes::Bytes;
 
 use super::config::SimConfig;
 use super::fault::{ResponseMode, ServerInfoMode};
+use super::kv_cache::KvCache;
 use super::lock::lock;
 use super::server_info::Ports;
 use super::slot::SlotPool;
@@ -20,6 +21,7 @@ pub(super) struct EngineState {
     pub(super) name_header: HeaderValue,
     pub(super) ports: Ports,
     pub(super) pool: Arc<SlotPool>,
+    pub(super) kv: Arc<KvCache>,
     /// When the engine was started, in whole seconds since 1970.
     pub(super) created: u64,
     recorder: Mutex<Recorder>,
@@ -33,6 +35,7 @@ impl EngineState {
         name_header: HeaderValue,
         ports: Ports,
         pool: Arc<SlotPool>,
+        kv: Arc<KvCache>,
         created: u64,
     ) -> Self {
         Self {
@@ -40,6 +43,7 @@ impl EngineState {
             name_header,
             ports,
             pool,
+            kv,
             created,
             recorder: Mutex::default(),
             server_info_mode: Mutex::default(),

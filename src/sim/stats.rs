@@ -33,7 +33,11 @@ pub struct SimStats {
     pub aborted: u64,
     /// Requests that the engine broke off because it was told to.
     pub failed: u64,
-    /// The same five numbers per rank.
+    /// Prompt tokens of all requests whose prompt has been computed.
+    pub num_prompt_tokens: u64,
+    /// How many of these were cached.
+    pub num_cached_tokens: u64,
+    /// The same seven numbers per rank.
     pub ranks: Vec<RankStats>,
     /// The last 16 requests to inference routes, oldest first.
     pub recent: Vec<RecordedRequest>,
@@ -63,6 +67,8 @@ impl SimStats {
             completed: total(|rank| rank.completed),
             aborted: total(|rank| rank.aborted),
             failed: total(|rank| rank.failed),
+            num_prompt_tokens: total(|rank| rank.num_prompt_tokens),
+            num_cached_tokens: total(|rank| rank.num_cached_tokens),
             ranks,
             recent: recorder.recent.iter().cloned().collect(),
             recent_aborts,
@@ -83,6 +89,10 @@ pub struct RankStats {
     pub aborted: u64,
     /// Requests that the engine broke off because it was told to.
     pub failed: u64,
+    /// Prompt tokens of the requests whose prompt has been computed.
+    pub num_prompt_tokens: u64,
+    /// How many of these were cached.
+    pub num_cached_tokens: u64,
 }
 
 /// One request as it arrived.

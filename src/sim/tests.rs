@@ -1,5 +1,8 @@
 //! The whole engine over loopback: what a router would see of it.
 
+mod cache;
+mod kv_feed;
+
 use std::time::Duration;
 
 use actix_web::rt::time::timeout;
@@ -81,7 +84,11 @@ struct Subscriber(tmq::subscribe::Subscribe);
 
 impl Subscriber {
     fn to_rank(engine: &SimEngine, rank: u16) -> Self {
-        let endpoint = format!("tcp://127.0.0.1:{}", engine.load_port_base().unwrap() + rank);
+        Self::to_port(engine.load_port_base().unwrap() + rank)
+    }
+
+    fn to_port(port: u16) -> Self {
+        let endpoint = format!("tcp://127.0.0.1:{port}");
         Self(tmq::subscribe(&tmq::Context::new()).connect(&endpoint).unwrap().subscribe(b"").unwrap())
     }
 
