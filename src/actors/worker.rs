@@ -373,7 +373,7 @@ impl StreamHandler<FeedItem> for WorkerActor {
             // What comes on the next connection may be another process, with numbers of its own.
             Some(Ok(FeedEvent::ConnectionLost)) => self.load.restart_stream(item.rank),
             Some(Err(error)) => self.feed_failed(item.rank, error, now),
-            None => {}
+            Some(Ok(FeedEvent::Connected)) | None => {}
         }
     }
 

@@ -1,4 +1,4 @@
-//! Tells when a subscription's connection is lost. libzmq reconnects by itself and without a word, and what comes then may be
+//! Tells when a subscription's connection is ready and when it is lost. libzmq reconnects by itself and without a word, and what comes then may be
 //! from another process with numbers that happen to fit; this is the only sign of it.
 //!
 //! libzmq (4.3.4) tells it from its own thread, over a pair of sockets and without a limit of time: once nobody holds the other end,
@@ -22,15 +22,15 @@ pub(super) const MONITOR_SOCKETS: usize = 2;
 
 static NUM_MONITORS: AtomicU64 = AtomicU64::new(0);
 
-/// A subscription and the losses of its connection.
+/// A subscription and what becomes of its connection.
 pub(super) struct Watched<M: AsZmqSocket> {
     messages: M,
-    losses: LocalBoxStream<'static, tmq::Result<()>>,
+    changes: LocalBoxStream<'static, tmq::Result<FeedEvent>>,
 }
 
 impl<M: AsZmqSocket> Watched<M> {
-    pub(super) fn new(messages: M, losses: LocalBoxStream<'static, tmq::Result<()>>) -> Self {
-        Self { messages, losses }
+    pub(super) fn new(messages: M, changes: LocalBoxStream<'static, tmq::Result<FeedEvent>>) -> Self {
+        Self { messages, changes }
     }
 }
 
@@ -39,8 +39,8 @@ impl<M: AsZmqSocket + Stream<Item = tmq::Result<Multipart>> + Unpin> Stream for 
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         // A loss comes before whatever the next connection brings.
-        if let Poll::Ready(Some(loss)) = self.losses.poll_next_unpin(context) {
-            return Poll::Ready(Some(loss.map(|()| FeedEvent::ConnectionLost)));
+        if let Poll::Ready(Some(change)) = self.changes.poll_next_unpin(context) {
+            return Poll::Ready(Some(change));
         }
         self.messages.poll_next_unpin(context).map(|next| next.map(message_event))
     }
@@ -53,19 +53,23 @@ impl<M: AsZmqSocket> Drop for Watched<M> {
     }
 }
 
-/// Returns a stream with an item for each loss of the socket's connection. Must be called before connect.
-pub(super) fn connection_losses(
+/// What is watched: that a connection is ready, and that it is lost.
+const EVENTS: [zmq::SocketEvent; 2] = [zmq::SocketEvent::HANDSHAKE_SUCCEEDED, zmq::SocketEvent::DISCONNECTED];
+
+/// Returns a stream of what becomes of the socket's connection. Must be called before connect.
+pub(super) fn connection_changes(
     lease: &ContextLease,
     watched: &zmq::Socket,
-) -> tmq::Result<LocalBoxStream<'static, tmq::Result<()>>> {
+) -> tmq::Result<LocalBoxStream<'static, tmq::Result<FeedEvent>>> {
     let endpoint = unique_endpoint();
-    let disconnected = zmq::SocketEvent::DISCONNECTED;
-    watched.monitor(&endpoint, i32::from(disconnected.to_raw()))?;
+    let mask = EVENTS.iter().fold(0, |mask, event| mask | event.to_raw());
+    watched.monitor(&endpoint, i32::from(mask))?;
     let pair = lease.socket(zmq::PAIR)?;
     pair.set_linger(0)?;
     pair.connect(&endpoint)?;
     let events = tmq::pair::Pair::from_zmq_socket(pair)?;
-    Ok(losses(events).boxed_local())
+    let changes = events.filter_map(|event| std::future::ready(event.map(|parts| change(&parts)).transpose()));
+    Ok(changes.boxed_local())
 }
 
 /// The name must be unique in its context, and contexts are shared.
@@ -73,19 +77,15 @@ fn unique_endpoint() -> String {
     format!("inproc://fathom-monitor-{}", NUM_MONITORS.fetch_add(1, Ordering::Relaxed))
 }
 
-fn losses(events: impl Stream<Item = tmq::Result<Multipart>>) -> impl Stream<Item = tmq::Result<()>> {
-    events.filter_map(|event| async move {
-        match event {
-            Ok(parts) => is_loss(&parts).then_some(Ok(())),
-            Err(error) => Some(Err(error)),
-        }
-    })
-}
-
 /// The first part is the event's number (two bytes) and a value (four bytes), in the machine's byte order.
-fn is_loss(parts: &Multipart) -> bool {
-    let number = parts.iter().next().and_then(|first| first.first_chunk::<2>().copied());
-    number.is_some_and(|number| u16::from_ne_bytes(number) == zmq::SocketEvent::DISCONNECTED.to_raw())
+fn change(parts: &Multipart) -> Option<FeedEvent> {
+    let number = parts.iter().next().and_then(|first| first.first_chunk::<2>().copied())?;
+    let [ready, lost] = EVENTS.map(|event| event.to_raw());
+    match u16::from_ne_bytes(number) {
+        number if number == ready => Some(FeedEvent::Connected),
+        number if number == lost => Some(FeedEvent::ConnectionLost),
+        _ => None,
+    }
 }
 
 #[cfg(test)]
@@ -125,7 +125,7 @@ mod tests {
                 topic: Arc::from(""),
                 receive_limit: 10,
                 max_message_bytes: 100,
-                tells_losses: true,
+                tells_connection: true,
             };
             let mut events = Box::pin(subscribe(spec));
             let (socket, context) = publish_to(port, &mut events).await;

@@ -14,7 +14,7 @@ use tmq::subscribe::SubscribeWithoutTopic;
 use tmq::{FromZmqSocket, Multipart};
 
 use crate::feed::context::ContextLease;
-use crate::feed::monitor::{MONITOR_SOCKETS, Watched, connection_losses};
+use crate::feed::monitor::{MONITOR_SOCKETS, Watched, connection_changes};
 use crate::feed::socket::{resolve, set_options};
 
 /// Frames read from libzmq at a time: one readiness query per batch instead of one per frame.
@@ -32,8 +32,8 @@ pub(crate) struct SubscriptionSpec {
     pub receive_limit: i32,
     /// Bytes of the largest message taken; a publisher that sends more is disconnected.
     pub max_message_bytes: i64,
-    /// Whether losses of the connection are told. Takes two more sockets.
-    pub tells_losses: bool,
+    /// Whether it is told when the connection is ready and when it is lost. Takes two more sockets.
+    pub tells_connection: bool,
 }
 
 /// What a subscription brings.
@@ -41,6 +41,8 @@ pub(crate) struct SubscriptionSpec {
 pub(crate) enum FeedEvent {
     /// A message.
     Frame(Frame),
+    /// The connection is ready: what is published from now on comes.
+    Connected,
     /// The connection was lost; what comes after may be from another process.
     ConnectionLost,
 }
@@ -138,7 +140,7 @@ pub(super) fn items(socket: OpenSocket) -> impl Stream<Item = Result<FeedEvent, 
 
 fn open(spec: &SubscriptionSpec, address: SocketAddr) -> Result<OpenSocket, SubscribeError> {
     let endpoint = format!("tcp://{address}");
-    let lease = ContextLease::take(if spec.tells_losses { 1 + MONITOR_SOCKETS } else { 1 });
+    let lease = ContextLease::take(if spec.tells_connection { 1 + MONITOR_SOCKETS } else { 1 });
     match connect(&lease, spec, &endpoint) {
         Ok(events) => Ok(OpenSocket { events, _lease: lease }),
         Err(source) => Err(SubscribeError::Open { endpoint, source }),
@@ -148,13 +150,13 @@ fn open(spec: &SubscriptionSpec, address: SocketAddr) -> Result<OpenSocket, Subs
 fn connect(lease: &ContextLease, spec: &SubscriptionSpec, endpoint: &str) -> tmq::Result<EventStream> {
     let socket = lease.socket(zmq::SUB)?;
     set_options(&socket, spec.receive_limit, spec.max_message_bytes)?;
-    let losses = if spec.tells_losses { Some(connection_losses(lease, &socket)?) } else { None };
+    let changes = if spec.tells_connection { Some(connection_changes(lease, &socket)?) } else { None };
     socket.connect(endpoint)?;
     let subscribed = SubscribeWithoutTopic::from_zmq_socket(socket)?.subscribe(spec.topic.as_bytes())?;
     let messages = subscribed.into_inner().buffered(READ_BATCH);
-    Ok(match losses {
+    Ok(match changes {
         None => messages.map(message_event).boxed_local(),
-        Some(losses) => Watched::new(messages, losses).boxed_local(),
+        Some(changes) => Watched::new(messages, changes).boxed_local(),
     })
 }
 

@@ -144,7 +144,7 @@ impl<B> KvStream<B> {
         self.counters
     }
 
-    /// Tells that the subscription was opened. What the publisher sent before is asked for, where it can be.
+    /// Tells that the subscription is connected. What the publisher sent before is asked for, where it can be.
     pub fn opened(&mut self) -> Vec<KvAction<B>> {
         if !self.has_replay || self.last.is_some() || !matches!(self.phase, Phase::Cold) {
             return Vec::new();

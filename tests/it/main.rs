@@ -17,6 +17,7 @@ mod edge;
 mod embedding;
 mod extension;
 mod failures;
+mod kv_cache;
 mod kv_events;
 mod load;
 mod load_stream;

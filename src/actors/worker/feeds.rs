@@ -123,7 +123,7 @@ impl RankFeeds {
             max_message_bytes: self.kind.max_message_bytes(),
             // A restarted publisher of load shows in its numbers, and silence in its age; one of KV events may go on with numbers
             // that happen to fit.
-            tells_losses: self.kind == FeedKind::Kv,
+            tells_connection: self.kind == FeedKind::Kv,
         };
         let kind = self.kind;
         let events = paced(subscribe(spec), MAX_BYTES_PER_TURN);

@@ -115,10 +115,6 @@ impl KvCache {
         self.feeds = RankFeeds::new(FeedKind::Kv, Some(plan.clone()), REOPEN_AFTER);
         self.feeds.open_all(now, ctx);
         self.post_variant();
-        for rank in self.all_ranks() {
-            let actions = self.ranks[rank.index()].stream.opened();
-            self.carry_out(rank, actions, now, ctx);
-        }
     }
 
     /// Returns what is known, made anew only if something changed.
@@ -226,10 +222,13 @@ impl KvCache {
             (FeedKind::Replay, Some(Ok(FeedEvent::Frame(frame)))) => self.take_reply(rank, frame, now, ctx),
             (FeedKind::Replay, _) => self.end_replay(rank, now, ctx),
             (_, Some(Ok(FeedEvent::Frame(frame)))) => self.take_live(rank, frame, now, ctx),
+            (_, Some(Ok(FeedEvent::Connected))) => {
+                // Not before: what is published between a replay and the connection would be missed without a sign.
+                let actions = self.ranks[rank.index()].stream.opened();
+                self.carry_out(rank, actions, now, ctx);
+            }
             (_, Some(Ok(FeedEvent::ConnectionLost))) => {
-                let stream = &mut self.ranks[rank.index()].stream;
-                let mut actions = stream.reconnected();
-                actions.extend(stream.opened());
+                let actions = self.ranks[rank.index()].stream.reconnected();
                 self.index.clear_predictions();
                 self.carry_out(rank, actions, now, ctx);
             }
