@@ -281,3 +281,36 @@ async fn a_burst_of_siblings_with_a_new_prefix_stays_together() {
     .await;
     router.stop().await;
 }
+
+/// Seen in actix/actix#534 and near/nearcore#3380: what a slow reader cannot take must neither pile up nor end the subscription.
+#[actix::test]
+async fn a_flood_of_one_engine_holds_up_neither_decisions_nor_the_other_engine() {
+    let (flooding, calm) = (KvEngine::start("a").await, KvEngine::start("b").await);
+    let router = router_over(&[&flooding, &calm]).await;
+    let held = Chain::new(1, 8);
+    let mut sequence = 0;
+    for turn in 0..10_u64 {
+        // Far more at a time than the sockets keep: the publisher drops the rest, which shows as gaps.
+        for number in 0..5_000_u32 {
+            flooding.publish(sequence, &[Chain::new(number % 4_000, 2).stored()]);
+            sequence += 1;
+        }
+        calm.publish(turn, &[if turn == 0 { held.stored() } else { cleared() }, held.stored()]);
+        assert_eq!(router.chat().await.status, 200);
+        eventually("the calm engine's batch is listed", || async {
+            let worker = router.worker(&calm.http.url()).await?;
+            (worker.kv.frames == turn + 1 && worker.kv.ranks.first()?.num_blocks == 8).then_some(())
+        })
+        .await;
+        let decision = decide(&router, &held).await;
+        assert_eq!((decision.reason, decision.worker.url.as_str()), ("best_match", calm.http.url().as_str()));
+    }
+    // The flood has ended: what comes now is listed and believed, without a restart of anything.
+    flooding.publish(sequence, &[cleared(), held.stored()]);
+    wait_until_listed(&router, &flooding, StreamTrust::Exact, 8).await;
+    let shown = router.shown(&flooding.http.url()).await;
+    let (frames, missing) =
+        (shown["kv"]["frames"].as_u64().unwrap(), shown["kv"]["ranks"][0]["missing"].as_u64().unwrap());
+    assert_eq!(frames + missing, sequence + 1, "each batch was taken, or counted as missing: {shown}");
+    router.stop().await;
+}
