@@ -10,6 +10,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use actix::prelude::{Message, MessageResponse, Recipient};
 
@@ -76,6 +77,8 @@ pub struct RequestFinished {
     pub outcome: Outcome,
     /// Prompt tokens that the engine says it found in its cache; `None` where it says nothing of it.
     pub cached_tokens: Option<u32>,
+    /// How long the engine wants to be left alone; only of [`Outcome::Overloaded`].
+    pub retry_after: Option<Duration>,
 }
 
 /// How a request ended at one worker.
@@ -92,14 +95,26 @@ pub enum Outcome {
     BrokeOff,
     /// The engine sent no answer within the header timeout.
     TimedOut,
+    /// The engine answered 500, 502 or 504. Whether that was passed on or another worker was tried does not matter to it.
+    ServerError,
+    /// The engine answered 429 or 503: it has no room now.
+    Overloaded,
     /// The request was never sent: it was cancelled between decision and dispatch.
     NotSent,
 }
 
 impl Outcome {
     /// Every outcome, for counters that show zeros too.
-    pub const ALL: [Self; 6] =
-        [Self::Completed, Self::ClientGone, Self::Unreachable, Self::BrokeOff, Self::TimedOut, Self::NotSent];
+    pub const ALL: [Self; 8] = [
+        Self::Completed,
+        Self::ClientGone,
+        Self::Unreachable,
+        Self::BrokeOff,
+        Self::TimedOut,
+        Self::ServerError,
+        Self::Overloaded,
+        Self::NotSent,
+    ];
 
     /// Returns the name used in metrics and logs.
     pub fn name(self) -> &'static str {
@@ -109,6 +124,8 @@ impl Outcome {
             Self::Unreachable => "unreachable",
             Self::BrokeOff => "broke_off",
             Self::TimedOut => "timed_out",
+            Self::ServerError => "server_error",
+            Self::Overloaded => "overloaded",
             Self::NotSent => "not_sent",
         }
     }
@@ -388,7 +405,13 @@ impl WorkerPorts {
     pub fn reserve(self: &Arc<Self>, decision: DecisionId, prompt: Option<Arc<PromptKeys>>) -> Reservation {
         #[expect(clippy::disallowed_methods, reason = "a worker that is gone needs no account of its requests")]
         self.reserve.do_send(Reserve { decision, prompt });
-        Reservation { decision, worker: Arc::clone(self), outcome: Outcome::NotSent, cached_tokens: None }
+        Reservation {
+            decision,
+            worker: Arc::clone(self),
+            outcome: Outcome::NotSent,
+            cached_tokens: None,
+            retry_after: None,
+        }
     }
 }
 
@@ -405,9 +428,15 @@ pub struct Reservation {
     worker: Arc<WorkerPorts>,
     outcome: Outcome,
     cached_tokens: Option<u32>,
+    retry_after: Option<Duration>,
 }
 
 impl Reservation {
+    /// Sets how long the engine wants to be left alone.
+    pub fn set_retry_after(&mut self, retry_after: Option<Duration>) {
+        self.retry_after = retry_after;
+    }
+
     /// Sets how many prompt tokens the engine says it found in its cache.
     pub fn set_cached_tokens(&mut self, cached_tokens: Option<u32>) {
         self.cached_tokens = cached_tokens;
@@ -436,6 +465,7 @@ impl Drop for Reservation {
             decision: self.decision,
             outcome: self.outcome,
             cached_tokens: self.cached_tokens,
+            retry_after: self.retry_after,
         });
     }
 }

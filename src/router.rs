@@ -173,6 +173,7 @@ impl RouterBuilder {
             wants_prompts,
             prompts: Prompts::start(self.config.prompts.clone(), clock::wall_now),
             variants,
+            retry_budget: Arc::default(),
         };
         Ok(RouterHandle { config: Arc::new(self.config), ports, registry, arbiter: arbiter.handle() })
     }

@@ -138,6 +138,7 @@ impl WorkerActor {
             url: self.url.clone(),
             state: self.health.state(),
             serving_since: self.health.serving_since(),
+            left_alone_until: self.health.left_alone_until(),
             in_flight: self.flights.in_flight(),
             load: self.load.freeze(own_dispatches_since),
             facts: Arc::clone(&self.facts),
@@ -272,13 +273,19 @@ impl Handler<RequestFinished> for WorkerActor {
         if !self.flights.finish(msg.decision) {
             return;
         }
-        self.kv.finished(msg.decision, msg.outcome, msg.cached_tokens, clock::now(), ctx);
+        let now = clock::now();
+        self.kv.finished(msg.decision, msg.outcome, msg.cached_tokens, now, ctx);
         self.frozen = None;
         Telemetry::count(&self.context.telemetry.requests, msg.outcome.name());
         let change = match msg.outcome {
-            Outcome::Completed | Outcome::BrokeOff => self.health.reached(clock::now()),
-            Outcome::Unreachable => self.health.unreachable(clock::now()),
-            Outcome::ClientGone | Outcome::TimedOut | Outcome::NotSent => None,
+            Outcome::Completed => self.health.reached(now),
+            Outcome::Unreachable => self.health.unreachable(now),
+            Outcome::BrokeOff | Outcome::TimedOut | Outcome::ServerError => self.health.failed(now),
+            Outcome::Overloaded => {
+                self.health.overloaded(msg.retry_after, now);
+                None
+            }
+            Outcome::ClientGone | Outcome::NotSent => None,
         };
         self.announce(change);
         let (worker, telemetry) = (self.id, &self.context.telemetry);

@@ -52,21 +52,38 @@ pub(super) async fn read(
 pub(super) struct ForwardedBody {
     engine: Incoming,
     reservation: Option<Reservation>,
+    completed_as: Outcome,
     /// The end of the answer, where the engine says how much of the prompt was cached; only of requests whose prompt is known.
     usage: Option<UsageTail>,
     _pass: Pass,
 }
 
 impl ForwardedBody {
-    pub(super) fn new(engine: Incoming, mut reservation: Reservation, reads_usage: bool, pass: Pass) -> Self {
-        reservation.presume(Outcome::ClientGone);
+    /// Passes the body on. `completed_as` is how the request has ended at the worker once all of it was; a client that leaves an
+    /// answer of which the head says it all changes nothing of that.
+    pub(super) fn new(
+        engine: Incoming,
+        mut reservation: Option<Reservation>,
+        completed_as: Outcome,
+        reads_usage: bool,
+        pass: Pass,
+    ) -> Self {
+        if let Some(reservation) = &mut reservation {
+            let is_answer = completed_as == Outcome::Completed;
+            reservation.presume(if is_answer { Outcome::ClientGone } else { completed_as });
+        }
         let usage = reads_usage.then(UsageTail::default);
-        let mut body = Self { engine, reservation: Some(reservation), usage, _pass: pass };
+        let mut body = Self { engine, reservation, completed_as, usage, _pass: pass };
         if body.engine.is_end_stream() {
             // An empty body is never polled.
-            body.end(Outcome::Completed);
+            body.complete();
         }
         body
+    }
+
+    fn complete(&mut self) {
+        let outcome = self.completed_as;
+        self.end(outcome);
     }
 
     fn end(&mut self, outcome: Outcome) {
@@ -94,7 +111,7 @@ impl MessageBody for ForwardedBody {
             };
             match frame {
                 None => {
-                    self.end(Outcome::Completed);
+                    self.complete();
                     return Poll::Ready(None);
                 }
                 Some(Err(error)) => {
@@ -109,7 +126,7 @@ impl MessageBody for ForwardedBody {
                         }
                         if self.engine.is_end_stream() {
                             // A body of known length is not polled again after its last byte.
-                            self.end(Outcome::Completed);
+                            self.complete();
                         }
                         return Poll::Ready(Some(Ok(data)));
                     }

@@ -6,6 +6,7 @@ use actix::prelude::Recipient;
 use actix_web::web::{self, ServiceConfig};
 
 use crate::config::HttpSettings;
+use crate::logic::retry::RetryBudget;
 use crate::logic::variant_board::VariantBoard;
 use crate::messages::{SelectWorker, ShowFleet};
 use crate::prompt::{PromptKind, Prompts};
@@ -48,6 +49,7 @@ pub(crate) struct EdgePorts {
     pub(crate) wants_prompts: bool,
     pub(crate) prompts: Prompts,
     pub(crate) variants: VariantBoard,
+    pub(crate) retry_budget: Arc<RetryBudget>,
 }
 
 /// What the handlers of one HTTP thread share.

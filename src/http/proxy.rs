@@ -1,10 +1,9 @@
 //! Sends a request to the worker that was decided on, and to the next one if that fails before the first byte of an answer.
 //!
-//! What is tried again: a connection that could not be made, on each fallback in turn; a connection that ended before an answer,
-//! on one other worker, since the engine may have begun to work. A timeout is not: the work may still be going on. Nothing is ever
-//! tried again after the first byte.
+//! What is tried again, and what is not, is written down in `logic::retry`.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use actix_web::HttpResponse;
 use actix_web::http::StatusCode;
@@ -20,7 +19,10 @@ use crate::http::Edge;
 use crate::http::body::ForwardedBody;
 use crate::http::headers;
 use crate::http::in_flight::Pass;
+use crate::logic::ids::{DecisionId, DpRank, WorkerId};
+use crate::logic::prompt_keys::PromptKeys;
 use crate::logic::request::RequestFacts;
+use crate::logic::retry::{StatusMeaning, meaning_of};
 use crate::messages::{Decision, Outcome, Reservation, SelectWorker, WorkerPorts};
 use crate::upstream::UpstreamError;
 
@@ -47,8 +49,31 @@ pub(super) struct Outgoing {
 /// An answer whose head has arrived.
 struct Answer {
     response: Response<Incoming>,
-    reservation: Reservation,
+    /// `None` where the worker has been told already how its part ended.
+    reservation: Option<Reservation>,
+    /// How the request will have ended at the worker when the answer was passed on.
+    outcome: Outcome,
     worker: Arc<WorkerPorts>,
+}
+
+impl Answer {
+    fn new(response: Response<Incoming>, mut reservation: Reservation, worker: Arc<WorkerPorts>) -> Self {
+        let outcome = match meaning_of(response.status().as_u16()) {
+            StatusMeaning::Answer => Outcome::Completed,
+            StatusMeaning::ServerError => Outcome::ServerError,
+            StatusMeaning::Overloaded => Outcome::Overloaded,
+        };
+        if outcome == Outcome::Overloaded {
+            reservation.set_retry_after(retry_after(response.headers()));
+        }
+        Self { response, reservation: Some(reservation), outcome, worker }
+    }
+}
+
+/// The date form is not read: it would compare two clocks.
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let seconds = headers.get(hyper::header::RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
+    Some(Duration::from_secs(seconds))
 }
 
 /// What of the request matters for how its answer is passed on.
@@ -64,6 +89,7 @@ pub(super) async fn route(
     outgoing: Outgoing,
     pass: Pass,
 ) -> Result<HttpResponse, RouteError> {
+    edge.ports.retry_budget.pay();
     let mut decision = select(edge, &request).await?;
     let labels = (decision.id, decision.reason, decision.basis);
     let mut attempts = Attempts::default();
@@ -89,11 +115,13 @@ pub(super) async fn route(
 }
 
 /// What was tried for one request.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Attempts {
-    failed: Vec<crate::logic::ids::WorkerId>,
+    failed: Vec<WorkerId>,
     num_early_ends: u32,
     has_selected_again: bool,
+    /// The last answer that was not passed on because another worker might give a better one.
+    held: Option<Answer>,
 }
 
 impl Attempts {
@@ -124,7 +152,21 @@ async fn attempt_all(
         // From here on, being dropped means that the client has left.
         reservation.presume(Outcome::ClientGone);
         let error = match send(edge, &worker, rank, outgoing).await {
-            Ok(response) => return Ok(Answer { response, reservation, worker }),
+            Ok(response) => {
+                let mut answer = Answer::new(response, reservation, worker);
+                let is_final =
+                    answer.outcome == Outcome::Completed || fallbacks.len() == 0 || !edge.ports.retry_budget.take();
+                if is_final {
+                    return Ok(answer);
+                }
+                if let Some(reservation) = answer.reservation.take() {
+                    reservation.finish(answer.outcome);
+                }
+                attempts.failed.push(answer.worker.id);
+                attempts.held = Some(answer);
+                next = next_of(edge, id, &prompt, &mut fallbacks);
+                continue;
+            }
             Err(error) => error,
         };
         tracing::debug!(decision = %id, worker = %worker.id, %error, "attempt failed before an answer");
@@ -143,23 +185,34 @@ async fn attempt_all(
                 reservation.finish(Outcome::Unreachable);
                 attempts.num_early_ends += 1;
                 if attempts.num_early_ends > 1 {
-                    return Err(RouteError::AllWorkersFailed);
+                    return attempts.held.take().ok_or(RouteError::AllWorkersFailed);
                 }
             }
         }
-        next = fallbacks.next().map(|worker| {
-            edge.ports.telemetry.fallback_dispatches.inc();
-            let reservation = worker.reserve(id, prompt.clone());
-            (worker, reservation, None)
-        });
+        next = next_of(edge, id, &prompt, &mut fallbacks);
     }
-    Err(RouteError::AllWorkersFailed)
+    // What an engine said of itself is worth more than that the others could not be reached.
+    attempts.held.take().ok_or(RouteError::AllWorkersFailed)
+}
+
+type Target = (Arc<WorkerPorts>, Reservation, Option<DpRank>);
+
+fn next_of(
+    edge: &Edge,
+    id: DecisionId,
+    prompt: &Option<Arc<PromptKeys>>,
+    fallbacks: &mut impl Iterator<Item = Arc<WorkerPorts>>,
+) -> Option<Target> {
+    let worker = fallbacks.next()?;
+    edge.ports.telemetry.fallback_dispatches.inc();
+    let reservation = worker.reserve(id, prompt.clone());
+    Some((worker, reservation, None))
 }
 
 async fn send(
     edge: &Edge,
     worker: &WorkerPorts,
-    rank: Option<crate::logic::ids::DpRank>,
+    rank: Option<DpRank>,
     outgoing: &Outgoing,
 ) -> Result<Response<Incoming>, UpstreamError> {
     let uri = Uri::builder()
@@ -187,7 +240,7 @@ async fn send(
 fn respond(
     edge: &Edge,
     answer: Answer,
-    (id, reason, basis): (crate::logic::ids::DecisionId, &'static str, crate::logic::price::Basis),
+    (id, reason, basis): (DecisionId, &'static str, crate::logic::price::Basis),
     sent: Sent<'_>,
     pass: Pass,
 ) -> HttpResponse {
@@ -211,5 +264,5 @@ fn respond(
     {
         response.no_chunking(length);
     }
-    response.body(ForwardedBody::new(body, answer.reservation, reads_usage, pass))
+    response.body(ForwardedBody::new(body, answer.reservation, answer.outcome, reads_usage, pass))
 }

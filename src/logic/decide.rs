@@ -1,6 +1,7 @@
 //! One decision: from a request and a frozen round to a worker, and the reason.
 //!
-//! The order of questions: who serves the model, who takes traffic (an ejected worker only when nobody else is left), who has
+//! The order of questions: who serves the model, who takes traffic (one whose engine has no room only when nobody else has, and
+//! an ejected one only when nobody else is left), who has
 //! not failed this request already, what each one's load is on one common basis, what the policy picks, and who comes next
 //! should the pick fail before its first byte.
 
@@ -139,11 +140,15 @@ fn collect_candidates(
     round: &FrozenRound<'_>,
     candidates: &mut Vec<Priced>,
 ) -> Result<(), NoWorker> {
-    for wanted in [WorkerState::Serving, WorkerState::Ejected] {
+    let has_room = |snapshot: &WorkerSnapshot| snapshot.left_alone_until.is_none_or(|until| until <= round.now);
+    for (wanted, must_have_room) in
+        [(WorkerState::Serving, true), (WorkerState::Serving, false), (WorkerState::Ejected, false)]
+    {
         candidates.clear();
         candidates.extend(round.slots.iter().enumerate().filter_map(|(slot, snapshot)| {
             let snapshot = snapshot.as_ref()?;
             let may_take_it = snapshot.state == wanted
+                && (has_room(snapshot) || !must_have_room)
                 && snapshot.serves(request.model.as_deref())
                 && !request.excluded.contains(&snapshot.id);
             may_take_it.then_some(Priced::new(slot))

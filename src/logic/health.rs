@@ -3,7 +3,7 @@
 //! A worker is `Pending` until the engine has said what it serves. It then is `Serving`, until it is drained or suspended, or
 //! ejected because it could not be reached several times in a row. An ejected worker returns when the engine answers again.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Whether a worker takes traffic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -55,7 +55,12 @@ pub struct Health {
     consecutive_unreachable: u32,
     eject_after_unreachable: u32,
     serving_since: Option<Instant>,
+    left_alone_until: Option<Instant>,
 }
+
+/// How long an engine that has no room is left alone where it does not say how long, and at most.
+const LEFT_ALONE: Duration = Duration::from_secs(1);
+const MAX_LEFT_ALONE: Duration = Duration::from_secs(30);
 
 impl Health {
     /// Returns the health of a worker that was not asked yet. It is ejected after `eject_after_unreachable` requests in a row
@@ -69,6 +74,7 @@ impl Health {
             consecutive_unreachable: 0,
             eject_after_unreachable: eject_after_unreachable.max(1),
             serving_since: None,
+            left_alone_until: None,
         }
     }
 
@@ -90,6 +96,21 @@ impl Health {
     /// Returns since when the worker has been serving without a break; `None` while it does not.
     pub fn serving_since(&self) -> Option<Instant> {
         self.serving_since
+    }
+
+    /// Returns until when the engine wants to be left alone, if it does. Others are preferred until then.
+    pub fn left_alone_until(&self) -> Option<Instant> {
+        self.left_alone_until
+    }
+
+    /// Notes that the engine answered that it has no room now. That is back pressure and no fault.
+    pub fn overloaded(&mut self, retry_after: Option<Duration>, now: Instant) {
+        self.left_alone_until = Some(now + retry_after.unwrap_or(LEFT_ALONE).min(MAX_LEFT_ALONE));
+    }
+
+    /// Notes that a request reached the engine and failed there.
+    pub fn failed(&mut self, now: Instant) -> Option<StateChange> {
+        self.change(now, |health| health.consecutive_unreachable = 0)
     }
 
     /// Notes that the engine said what it serves.
@@ -121,6 +142,7 @@ impl Health {
         self.change(now, |health| {
             health.consecutive_unreachable = 0;
             health.ejected = false;
+            health.left_alone_until = None;
         })
     }
 

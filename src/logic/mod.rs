@@ -18,6 +18,7 @@ pub mod price;
 pub mod prompt_keys;
 pub mod rate_limit;
 pub mod request;
+pub mod retry;
 pub mod rng;
 pub mod round;
 pub mod sequence;

@@ -23,6 +23,8 @@ pub struct WorkerSnapshot {
     pub state: WorkerState,
     /// Since when it has been serving without a break.
     pub serving_since: Option<Instant>,
+    /// Until when its engine wants to be left alone, because it has no room: others are preferred.
+    pub left_alone_until: Option<Instant>,
     /// Requests that this router has sent it and that have not ended.
     pub in_flight: u32,
     /// The load that its engine reported.
@@ -92,6 +94,7 @@ impl WorkerSnapshot {
             url,
             state: WorkerState::Serving,
             serving_since: None,
+            left_alone_until: None,
             in_flight: 0,
             load: LoadView::unreported(),
             facts: Arc::default(),

@@ -22,5 +22,6 @@ mod kv_events;
 mod load;
 mod load_stream;
 mod prompts;
+mod retries;
 mod shutdown;
 mod streaming;

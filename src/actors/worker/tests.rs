@@ -103,7 +103,13 @@ impl Bench {
     }
 
     async fn finish(&self, number: u64, outcome: Outcome) {
-        self.send(RequestFinished { decision: DecisionId::new(number), outcome, cached_tokens: None }).await;
+        self.send(RequestFinished {
+            decision: DecisionId::new(number),
+            outcome,
+            cached_tokens: None,
+            retry_after: None,
+        })
+        .await;
     }
 
     async fn report(&self, rank: u32, running: u64) {
