@@ -123,6 +123,7 @@ async fn a_flush_empties_all_ranks_unless_a_request_runs() {
     let mut reports = Subscriber::to_rank(&engine, 0);
     let call = json!({"prompt": [1, 2, 3, 4, 5], "stream": true});
     let running = caller.post("/v1/completions", &call).await.unwrap();
+    reports.until(1, 0).await;
     assert_eq!(engine.cached_blocks(0).unwrap().len(), 1);
     assert_eq!(caller.post("/flush_cache", &json!({})).await.unwrap().status(), 400);
     assert_eq!(engine.evict_cached_blocks(0, 9), 0, "the page is in use");
@@ -154,7 +155,10 @@ async fn a_request_that_is_never_computed_stores_nothing_and_one_that_is_aborted
     assert!(engine.cached_blocks(0).unwrap().is_empty());
 
     engine.set_response_mode(ResponseMode::Normal);
-    drop(caller.post("/v1/completions", &call).await.unwrap());
+    let running = caller.post("/v1/completions", &call).await.unwrap();
+    reports.until(1, 0).await;
+    drop(running);
     reports.until(0, 0).await;
     assert_eq!(engine.cached_blocks(0).unwrap().len(), 1);
+    assert_eq!(engine.evict_cached_blocks(0, 9), 1, "nobody holds it any more");
 }
