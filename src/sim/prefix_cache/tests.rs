@@ -107,6 +107,11 @@ fn the_prompt_that_needs_the_room_is_not_evicted_for_its_own_end() {
     insert(&mut cache, &[1, 1, 2, 2]);
     let inserted = insert(&mut cache, &[1, 1, 2, 2, 3, 3, 4, 4]);
     assert_eq!(inserted, Inserted { num_pages: 3, events: vec![stored(&[1, 1, 2, 2, 3, 3], 2)] });
+    cache.evict(1);
+    insert(&mut cache, &[9, 9]);
+    cache.pin(keys(&[9, 9])[0]);
+    let inserted = insert(&mut cache, &[1, 1, 2, 2, 3, 3]);
+    assert_eq!(inserted, Inserted { num_pages: 2, events: Vec::new() }, "all else is pinned");
     assert_eq!(insert(&mut PrefixCache::new(0), &[1, 1]).events, [], "without room nothing is stored");
 }
 

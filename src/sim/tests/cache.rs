@@ -106,7 +106,13 @@ async fn only_tokens_that_are_not_cached_take_time() {
     let tokens: Vec<u32> = (0..41).collect();
     for (computed_tokens, busy_us) in [(41, 410), (42, 420)] {
         generate(&caller, &tokens, 1).await;
-        while reports.next_stat().await[9..] != [json!(computed_tokens), json!(busy_us)] {}
+        let stat = loop {
+            let stat = reports.next_stat().await;
+            if stat[9] == computed_tokens {
+                break stat;
+            }
+        };
+        assert_eq!(stat[10], busy_us);
     }
 }
 
@@ -117,15 +123,14 @@ async fn a_flush_empties_all_ranks_unless_a_request_runs() {
     let mut reports = Subscriber::to_rank(&engine, 0);
     let call = json!({"prompt": [1, 2, 3, 4, 5], "stream": true});
     let running = caller.post("/v1/completions", &call).await.unwrap();
+    reports.until(1, 0).await;
     assert_eq!(engine.cached_blocks(0).unwrap().len(), 1);
     assert_eq!(caller.post("/flush_cache", &json!({})).await.unwrap().status(), 400);
     assert_eq!(engine.evict_cached_blocks(0, 9), 0, "the page is in use");
 
     drop(running);
     reports.until(0, 0).await;
-    while !engine.flush_cache() {
-        reports.next().await;
-    }
+    assert!(engine.flush_cache(), "the cache is free before the slot is");
     assert!(engine.cached_blocks(0).unwrap().is_empty());
     assert_eq!([0, 1, 2].map(|rank| engine.num_kv_batches(rank)), [Some(3), Some(2), None]);
     assert_eq!(caller.post("/flush_cache", &json!({})).await.unwrap().status(), 200);
@@ -150,7 +155,10 @@ async fn a_request_that_is_never_computed_stores_nothing_and_one_that_is_aborted
     assert!(engine.cached_blocks(0).unwrap().is_empty());
 
     engine.set_response_mode(ResponseMode::Normal);
-    drop(caller.post("/v1/completions", &call).await.unwrap());
+    let running = caller.post("/v1/completions", &call).await.unwrap();
+    reports.until(1, 0).await;
+    drop(running);
     reports.until(0, 0).await;
     assert_eq!(engine.cached_blocks(0).unwrap().len(), 1);
+    assert_eq!(engine.evict_cached_blocks(0, 9), 1, "nobody holds it any more");
 }
