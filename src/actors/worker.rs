@@ -29,6 +29,7 @@ use crate::telemetry::Telemetry;
 use crate::wire::load_frame::decode_load;
 use crate::wire::message::split;
 
+mod adapter;
 mod feeds;
 mod kv;
 
@@ -198,6 +199,7 @@ impl WorkerActor {
     /// Silence past the freshness window may be a publisher that is gone without a word; only a new connection can tell.
     fn reopen_silent_feeds(&mut self, ctx: &mut Context<Self>) {
         let now = clock::now();
+        self.kv.relist_due(now, ctx);
         let num_reopened = self.kv.reopen_failed(now, ctx);
         self.telemetry_of_reopens(num_reopened);
         for rank in self.load_feeds.overdue(now) {

@@ -16,6 +16,8 @@ use std::collections::VecDeque;
 const MAX_HELD: usize = 1_024;
 /// Bytes of held batches beyond which the replay is given up as well.
 const MAX_HELD_BYTES: usize = 32 << 20;
+/// Times that a replay is asked for in a row.
+const MAX_ATTEMPTS: u32 = 4;
 /// Batches in a row that could not be read before the stream is not believed any more.
 const MAX_UNREADABLE_IN_A_ROW: u32 = 3;
 
@@ -111,6 +113,9 @@ struct Replaying<B> {
     /// Live batches in the order of their numbers.
     held: VecDeque<(u64, B)>,
     held_bytes: usize,
+    /// How many times was asked, and what the last batch was before the last time.
+    attempt: u32,
+    last_before: Option<u64>,
     /// Whether no number was skipped since the one asked for.
     is_unbroken: bool,
 }
@@ -149,8 +154,7 @@ impl<B> KvStream<B> {
         if !self.has_replay || self.last.is_some() || !matches!(self.phase, Phase::Cold) {
             return Vec::new();
         }
-        self.phase = Phase::Rebuilding(Replaying { from: 0, held: VecDeque::new(), held_bytes: 0, is_unbroken: true });
-        vec![KvAction::Replay { from: 0 }]
+        self.begin_replay(0, VecDeque::new(), 0)
     }
 
     /// Tells that everything listed has become void although no batch is missing: it is asked for again, where it can be.
@@ -206,50 +210,88 @@ impl<B> KvStream<B> {
         }
         self.last = Some(sequence);
         actions.push(KvAction::Apply(batch));
-        let reaches_held = replaying.held.front().is_some_and(|(first, _)| *first <= sequence.saturating_add(1));
-        if reaches_held {
-            actions.extend(self.replay_ended());
+        let had_held = !replaying.held.is_empty();
+        actions.extend(self.apply_held());
+        if had_held && self.held_is_empty() {
+            self.finish_replay();
         }
         actions
     }
 
-    /// Tells that the replay has ended: by its end marker, by a timeout, or because the socket failed.
+    /// Tells that the replay has ended: by its end marker, by a timeout, or because the socket failed. What is missing between the
+    /// batches held back is asked for again, as long as each time brings something.
     pub fn replay_ended(&mut self) -> Vec<KvAction<B>> {
+        let last = self.last;
         let Phase::Rebuilding(replaying) = &mut self.phase else {
             return Vec::new();
         };
-        let replaying = std::mem::replace(
-            replaying,
-            Replaying { from: 0, held: VecDeque::new(), held_bytes: 0, is_unbroken: false },
-        );
-        self.phase = Phase::Following;
-        if self.last.is_none() && replaying.held.is_empty() {
+        if last.is_none() && replaying.held.is_empty() {
             // The publisher has sent nothing yet, or has no replay after all.
             self.phase = Phase::Cold;
             return Vec::new();
         }
-        let mut is_unbroken = replaying.is_unbroken;
+        let next = last.map_or(0, |last| last.saturating_add(1)).max(replaying.from);
+        let is_missing = replaying.held.front().is_some_and(|(first, _)| *first > next);
+        if is_missing && last > replaying.last_before && replaying.attempt < MAX_ATTEMPTS {
+            replaying.attempt += 1;
+            replaying.last_before = last;
+            return vec![KvAction::Replay { from: next }];
+        }
+        let mut actions = self.apply_held();
+        while !self.held_is_empty() {
+            // What is missing will not come any more.
+            actions.extend(self.skip_hole());
+            actions.extend(self.apply_held());
+        }
+        self.finish_replay();
+        actions
+    }
+
+    /// Applies those held batches that follow without a hole.
+    fn apply_held(&mut self) -> Vec<KvAction<B>> {
+        let Phase::Rebuilding(replaying) = &mut self.phase else {
+            return Vec::new();
+        };
         let mut actions = Vec::new();
-        for (sequence, batch) in replaying.held {
+        loop {
             let next = self.last.map_or(replaying.from, |last| last.saturating_add(1).max(replaying.from));
+            match replaying.held.front() {
+                Some((first, _)) if *first <= next => {}
+                Some(_) | None => return actions,
+            }
+            let Some((sequence, batch)) = replaying.held.pop_front() else { return actions };
             if sequence < next {
                 self.counters.duplicates += 1;
-                continue;
+            } else {
+                self.last = Some(sequence);
+                actions.push(KvAction::Apply(batch));
             }
-            if sequence > next {
-                is_unbroken = false;
-                actions.push(KvAction::ClearRank);
-            }
-            self.last = Some(sequence);
-            actions.push(KvAction::Apply(batch));
         }
-        self.is_whole = is_unbroken && (self.is_whole || replaying.from == 0);
-        if is_unbroken {
+    }
+
+    fn skip_hole(&mut self) -> Vec<KvAction<B>> {
+        let Phase::Rebuilding(replaying) = &mut self.phase else {
+            return Vec::new();
+        };
+        let Some((sequence, batch)) = replaying.held.pop_front() else { return Vec::new() };
+        replaying.is_unbroken = false;
+        self.last = Some(sequence);
+        vec![KvAction::ClearRank, KvAction::Apply(batch)]
+    }
+
+    fn held_is_empty(&self) -> bool {
+        !matches!(&self.phase, Phase::Rebuilding(replaying) if !replaying.held.is_empty())
+    }
+
+    fn finish_replay(&mut self) {
+        let Phase::Rebuilding(replaying) = &self.phase else { return };
+        self.is_whole = replaying.is_unbroken && (self.is_whole || replaying.from == 0);
+        if replaying.is_unbroken {
             self.counters.repaired += 1;
         } else {
             self.counters.unrepaired += 1;
         }
-        actions
+        self.phase = Phase::Following;
     }
 
     /// Tells whether a batch could be read. One that could not is as good as lost, and so is what was listed before it.
@@ -333,8 +375,18 @@ impl<B> KvStream<B> {
     }
 
     fn start_replay(&mut self, from: u64, sequence: u64, batch: B, num_bytes: usize) -> Vec<KvAction<B>> {
-        let held = VecDeque::from([(sequence, batch)]);
-        self.phase = Phase::Rebuilding(Replaying { from, held, held_bytes: num_bytes, is_unbroken: true });
+        self.begin_replay(from, VecDeque::from([(sequence, batch)]), num_bytes)
+    }
+
+    fn begin_replay(&mut self, from: u64, held: VecDeque<(u64, B)>, held_bytes: usize) -> Vec<KvAction<B>> {
+        self.phase = Phase::Rebuilding(Replaying {
+            from,
+            held,
+            held_bytes,
+            attempt: 1,
+            last_before: self.last,
+            is_unbroken: true,
+        });
         vec![KvAction::Replay { from }]
     }
 
@@ -355,6 +407,9 @@ impl<B> KvStream<B> {
             self.counters.unrepaired += 1;
             self.phase = Phase::Following;
             return self.follow_from(sequence, batch);
+        }
+        if let Some(newest) = newest {
+            self.counters.missing = self.counters.missing.saturating_add(sequence - newest - 1);
         }
         replaying.held.push_back((sequence, batch));
         Vec::new()

@@ -51,6 +51,12 @@ impl Cache {
         self.max_bytes == 0
     }
 
+    /// Returns the number of pieces.
+    #[cfg(test)]
+    pub(super) fn num_pieces(&self) -> usize {
+        self.state().by_use.len()
+    }
+
     /// Returns the tokens of a piece.
     pub(super) fn get(&self, tokenizer: usize, piece: &str) -> Option<Arc<[u32]>> {
         let mut state = self.state();

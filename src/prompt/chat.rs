@@ -169,3 +169,49 @@ pub(super) fn push(fields: &mut Vec<(String, Json)>, name: &str, value: Option<J
         fields.push((name.to_owned(), value));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::files::ModelFiles;
+    use super::{ChatStyle, NoTokens, Templates, render};
+
+    const SOURCE: &str = "{% if tools and tools[0].function is defined and strict %}{{ raise_exception('bare ones') }}{% endif %}\
+        {{ messages[0].content }}:{{ tools[0].name if tools }}";
+
+    fn rendered(style: ChatStyle, fields: &str) -> Result<String, NoTokens> {
+        let files = ModelFiles { template: Some(SOURCE.to_owned()), ..ModelFiles::default() };
+        let templates = Templates::new(&files, style, || std::time::SystemTime::UNIX_EPOCH, 1_000);
+        let body = format!(r#"{{"messages":[{{"role":"user","content":"a"}}],{fields}}}"#);
+        render(body.as_bytes(), &templates, style)
+    }
+
+    #[test]
+    fn a_template_that_wants_bare_functions_gets_them_from_sglang_alone() {
+        let fields = r#""tools":[{"function":{"name":"f"}}],"chat_template_kwargs":{"strict":true,"tools":"ignored"}"#;
+        assert_eq!(rendered(ChatStyle::SgLang, fields).unwrap(), "a:f");
+        assert_eq!(rendered(ChatStyle::Vllm, fields).unwrap_err().reason(), "render_failed");
+    }
+
+    #[test]
+    fn what_engines_refuse_is_refused() {
+        let rows = [
+            ("tools that are no list", r#""tools":{}"#, "render_failed"),
+            ("a tool without a function", r#""tools":[{}]"#, "render_failed"),
+            ("a function without a name", r#""tools":[{"function":{}}]"#, "render_failed"),
+            ("messages that are no list", r#""messages":"a""#, "no_prompt"),
+            ("a message without a role", r#""messages":[{"content":"a"}]"#, "render_failed"),
+            ("a message that is none", r#""messages":[5]"#, "render_failed"),
+            ("an image by its field", r#""messages":[{"role":"user","content":[{"image_url":"u"}]}]"#, "multimodal"),
+            (
+                "a part without text",
+                r#""messages":[{"role":"user","content":[{"type":"text","text":5}]}]"#,
+                "render_failed",
+            ),
+        ];
+        for (sentence, fields, reason) in rows {
+            for style in [ChatStyle::SgLang, ChatStyle::Vllm] {
+                assert_eq!(rendered(style, fields).unwrap_err().reason(), reason, "{sentence}, {style:?}");
+            }
+        }
+    }
+}

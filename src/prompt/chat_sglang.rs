@@ -182,3 +182,41 @@ fn extras(body: &mut Json) -> Vec<(String, Json)> {
     }
     extras
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{Json, extras};
+
+    #[test]
+    fn an_effort_switches_thinking_unless_the_request_says_otherwise() {
+        let rows = [
+            ("nothing", r#"{}"#, r#"{}"#),
+            (
+                "an effort",
+                r#"{"reasoning_effort":"low"}"#,
+                r#"{"thinking":true,"enable_thinking":true,"reasoning_effort":"low"}"#,
+            ),
+            (
+                "no effort",
+                r#"{"reasoning_effort":"none"}"#,
+                r#"{"thinking":false,"enable_thinking":false,"reasoning_effort":"none"}"#,
+            ),
+            (
+                "an effort inside",
+                r#"{"reasoning":{"effort":"high"},"reasoning_effort":"low"}"#,
+                r#"{"thinking":true,"enable_thinking":true,"reasoning_effort":"high"}"#,
+            ),
+            ("a switch", r#"{"reasoning":{"enabled":"Yes"}}"#, r#"{"thinking":true,"enable_thinking":true}"#),
+            ("a switch that is off", r#"{"reasoning":{"enabled":false}}"#, r#"{}"#),
+            (
+                "the template's own names",
+                r#"{"reasoning_effort":"low","chat_template_kwargs":{"thinking":false,"x":1}}"#,
+                r#"{"thinking":true,"enable_thinking":true,"reasoning_effort":"low","thinking":false,"x":1}"#,
+            ),
+        ];
+        for (sentence, body, expected) in rows {
+            let mut body: Json = serde_json::from_str(body).unwrap();
+            assert_eq!(Json::Object(extras(&mut body)), serde_json::from_str(expected).unwrap(), "{sentence}");
+        }
+    }
+}

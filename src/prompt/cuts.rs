@@ -5,7 +5,9 @@
 //! where it makes the tokenizer treat what follows as it would in the whole. That this holds for a token is not taken for
 //! granted: it must not overlap with any other added token, and it must pass a test on texts known to make trouble.
 
-use tokenizers::Tokenizer;
+use std::collections::BTreeMap;
+
+use tokenizers::{AddedToken, NormalizerWrapper, Tokenizer};
 
 /// The most tokens at which text is cut. A chat template has some ten.
 const MAX_CUTS: usize = 64;
@@ -35,14 +37,19 @@ pub(super) struct Cut {
 impl Cuts {
     /// Returns the added tokens that `is_used` wants, as far as text can be cut there.
     pub(super) fn find(tokenizer: &Tokenizer, is_used: impl Fn(&str) -> bool) -> Self {
-        let added: Vec<(u32, String)> =
-            tokenizer.get_added_tokens_decoder().into_iter().map(|(id, token)| (id, token.content)).collect();
+        let has_normalizer = changes_text(tokenizer);
+        // In the order of their ids, so that the same ones are taken each time.
+        let added: BTreeMap<u32, AddedToken> = tokenizer.get_added_tokens_decoder().into_iter().collect();
         let mut tokens: Vec<(String, u32)> = Vec::new();
-        for (id, token) in &added {
-            let is_alone = || added.iter().all(|(_, other)| other == token || !overlap(token, other));
-            let is_candidate = !token.is_empty() && token.trim() == token && !overlaps_itself(token) && is_used(token);
+        for (id, added_token) in &added {
+            let token = added_token.content.as_str();
+            // One that is looked for in normalized text may be changed together with its neighbours.
+            let is_fixed = !(added_token.normalized && has_normalizer);
+            let is_candidate = is_fixed && !token.is_empty() && token.trim() == token && is_used(token);
+            let mut others = added.values().map(|other| other.content.as_str()).filter(|other| *other != token);
+            let mut is_alone = || !overlaps_itself(token) && !others.any(|other| overlap(token, other));
             if is_candidate && tokens.len() < MAX_CUTS && is_alone() && holds(tokenizer, token, *id) {
-                tokens.push((token.clone(), *id));
+                tokens.push((token.to_owned(), *id));
             }
         }
         let mut is_first = [false; 256];
@@ -62,6 +69,13 @@ impl Cuts {
             let found = self.tokens.iter().find(|(token, _)| bytes[start..].starts_with(token.as_bytes()));
             found.map(|(token, id)| Cut { start, end: start + token.len(), id: *id })
         })
+    }
+}
+
+fn changes_text(tokenizer: &Tokenizer) -> bool {
+    match tokenizer.get_normalizer() {
+        Some(NormalizerWrapper::Sequence(steps)) => !steps.as_ref().is_empty(),
+        normalizer => normalizer.is_some(),
     }
 }
 

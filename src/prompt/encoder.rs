@@ -17,6 +17,10 @@ use super::template::Templates;
 /// Bytes below which a piece is not worth an entry of the cache: a role's header and a short answer.
 const MIN_PIECE_BYTES: usize = 256;
 
+/// White space in a row beyond which a text is refused: the regex library gives up at a million steps back, without a word, and
+/// the tokens would be wrong.
+const MAX_SPACES: usize = 500_000;
+
 /// What loading an encoder takes.
 #[derive(Clone)]
 pub(super) struct EncoderSetup {
@@ -141,6 +145,9 @@ impl Encoder {
     }
 
     fn encode(&self, text: &str, with_specials: bool) -> Result<Vec<u32>, NoTokens> {
+        if has_endless_space(text) {
+            return Err(NoTokens::EncodeFailed { reason: format!("more than {MAX_SPACES} spaces in a row") });
+        }
         encode(&self.tokenizer, text, with_specials)
             .map_err(|error| NoTokens::EncodeFailed { reason: error.to_string() })
     }
@@ -154,6 +161,15 @@ fn append(ids: &mut Vec<u32>, piece: &[u32], shared: Option<u32>) -> bool {
         _ => return false,
     }
     true
+}
+
+fn has_endless_space(text: &str) -> bool {
+    let mut num_spaces = 0;
+    text.len() > MAX_SPACES
+        && text.chars().any(|character| {
+            num_spaces = if character.is_whitespace() { num_spaces + 1 } else { 0 };
+            num_spaces > MAX_SPACES
+        })
 }
 
 fn encode(tokenizer: &Tokenizer, text: &str, with_specials: bool) -> tokenizers::Result<Vec<u32>> {
@@ -182,9 +198,10 @@ impl Around {
         let mut around = of("Hello world").filter(|around| of("1 + é").as_ref() == Some(around))?;
         let token = files.special_tokens.iter().find(|(name, _)| name == "bos_token").map(|(_, token)| token);
         let bos = token.and_then(|token| tokenizer.token_to_id(token));
-        // Llama's tokenizer class obeys the configuration, not `tokenizer.json`.
-        if let (Some(true), Some(bos), true) = (files.add_bos_token, bos, around.before.is_empty()) {
-            around.before.push(bos);
+        match (files.add_bos_token, bos) {
+            (Some(true), Some(bos)) if around.before.is_empty() => around.before.push(bos),
+            (Some(false), Some(bos)) if around.before == [bos] => around.before.clear(),
+            _ => {}
         }
         Some(around)
     }

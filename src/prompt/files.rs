@@ -18,7 +18,7 @@ pub(super) struct ModelFiles {
     pub(super) tool_template: Option<String>,
     /// The tokens that templates know by name: `bos_token`, `eos_token` and so on.
     pub(super) special_tokens: Vec<(String, String)>,
-    /// Whether text that is no chat begins with `bos_token`, where the configuration says so.
+    /// Whether text that is no chat begins with `bos_token`, where the configuration decides that.
     pub(super) add_bos_token: Option<bool>,
 }
 
@@ -51,7 +51,7 @@ pub(super) fn read_model_files(directory: &Path) -> Result<ModelFiles, PromptErr
     let processor = read_json(&directory.join("chat_template.json"))?.unwrap_or(Json::Null);
     let mut files = ModelFiles {
         special_tokens: special_tokens(&config, &older_tokens),
-        add_bos_token: config.get("add_bos_token").and_then(Json::as_bool),
+        add_bos_token: add_bos_token(&config),
         ..ModelFiles::default()
     };
     let from_file =
@@ -99,6 +99,15 @@ fn read_json(path: &Path) -> Result<Option<Json>, PromptError> {
     Ok(Some(json))
 }
 
+/// Returns `add_bos_token` for the tokenizer classes that obey it, whatever `tokenizer.json` puts around a text. For the others
+/// engines ignore it.
+fn add_bos_token(config: &Json) -> Option<bool> {
+    const OBEYING: [&str; 4] = ["LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer", "CohereTokenizer"];
+    let class = config.get("tokenizer_class").and_then(Json::as_text)?;
+    let is_obeyed = OBEYING.contains(&class.strip_suffix("Fast").unwrap_or(class));
+    config.get("add_bos_token").and_then(Json::as_bool).filter(|_| is_obeyed)
+}
+
 /// Collects the fields named `*_token`, which are text or `{"content": text}`; the configuration outranks the older map.
 fn special_tokens(config: &Json, older: &Json) -> Vec<(String, String)> {
     let mut tokens: Vec<(String, String)> = Vec::new();
@@ -114,4 +123,106 @@ fn special_tokens(config: &Json, older: &Json) -> Vec<(String, String)> {
         }
     }
     tokens
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::{Path, PathBuf};
+
+    use super::{find_directory, read_model_files};
+
+    /// Paths and texts.
+    type Files<'a> = &'a [(&'a str, &'a str)];
+
+    /// A directory that is removed at the end.
+    struct Directory(PathBuf);
+
+    impl Directory {
+        fn new(name: &str, files: Files<'_>) -> Self {
+            let path = std::env::temp_dir().join(format!("prompt-files-{}-{name}", std::process::id()));
+            for (file, text) in files {
+                let file = path.join(file);
+                fs::create_dir_all(file.parent().unwrap()).unwrap();
+                fs::write(file, text).unwrap();
+            }
+            Self(path)
+        }
+    }
+
+    impl Drop for Directory {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn a_tokenizer_is_found_in_a_directory_and_in_a_cache() {
+        let rows: [(&str, Files<'_>, Option<&str>); 6] = [
+            ("plain", &[("tokenizer.json", "{}")], Some("")),
+            (
+                "cache",
+                &[("refs/main", "abc\n"), ("snapshots/abc/tokenizer.json", ""), ("snapshots/x/tokenizer.json", "")],
+                Some("snapshots/abc"),
+            ),
+            ("one-revision", &[("snapshots/abc/tokenizer.json", "")], Some("snapshots/abc")),
+            ("two-revisions", &[("snapshots/abc/tokenizer.json", ""), ("snapshots/x/tokenizer.json", "")], None),
+            ("weights-alone", &[("refs/main", "abc"), ("snapshots/abc/model.bin", "")], None),
+            ("nothing", &[("README", "")], None),
+        ];
+        for (name, files, expected) in rows {
+            let directory = Directory::new(name, files);
+            let found = find_directory(&directory.0).ok();
+            assert_eq!(
+                found,
+                expected.map(|path| directory.0.join(path)).map(|path| path.components().collect()),
+                "{name}"
+            );
+        }
+        assert!(find_directory(Path::new("does/not/exist")).is_err());
+    }
+
+    #[test]
+    fn a_template_is_read_from_wherever_it_outranks_others() {
+        let config = ("tokenizer_config.json", r#"{"chat_template":"from config"}"#);
+        let list = (
+            "tokenizer_config.json",
+            r#"{"chat_template":[{"name":"tool_use","template":"tools"},{"name":"default","template":"plain"}]}"#,
+        );
+        let processor = ("chat_template.json", r#"{"chat_template":"from processor"}"#);
+        let jinja = ("chat_template.jinja", "from file");
+        let rows: [(&str, Files<'_>, Option<&str>, Option<&str>); 5] = [
+            ("config", &[config], Some("from config"), None),
+            ("list", &[list], Some("plain"), Some("tools")),
+            ("processor", &[config, processor], Some("from processor"), None),
+            ("jinja", &[list, processor, jinja], Some("from file"), None),
+            ("none", &[("tokenizer_config.json", "{}")], None, None),
+        ];
+        for (name, files, template, tool_template) in rows {
+            let directory = Directory::new(name, files);
+            let found = read_model_files(&directory.0).unwrap();
+            assert_eq!(
+                (found.template.as_deref(), found.tool_template.as_deref()),
+                (template, tool_template),
+                "{name}"
+            );
+        }
+        let broken = Directory::new("broken", &[("tokenizer_config.json", "{")]);
+        assert!(read_model_files(&broken.0).unwrap_err().to_string().contains("tokenizer_config.json"));
+    }
+
+    #[test]
+    fn special_tokens_are_text_or_objects_and_some_classes_obey_add_bos_token() {
+        let older = ("special_tokens_map.json", r#"{"eos_token":"old","pad_token":{"content":"<pad>"}}"#);
+        let config = r#"{"bos_token":{"content":"<s>"},"eos_token":"</s>","unk_token":null,"add_bos_token":true,"tokenizer_class":"CLASS"}"#;
+        for (class, add_bos_token) in [("LlamaTokenizerFast", Some(true)), ("Qwen2Tokenizer", None)] {
+            let config = config.replace("CLASS", class);
+            let directory = Directory::new(class, &[older, ("tokenizer_config.json", &config)]);
+            let files = read_model_files(&directory.0).unwrap();
+            let expected = [("bos_token", "<s>"), ("eos_token", "</s>"), ("pad_token", "<pad>")];
+            let expected = expected.map(|(name, text)| (name.to_owned(), text.to_owned()));
+            assert_eq!(files.special_tokens, expected);
+            assert_eq!(files.add_bos_token, add_bos_token, "{class}");
+        }
+    }
 }

@@ -66,6 +66,14 @@ impl Pool {
     }
 }
 
+#[cfg(test)]
+impl Pool {
+    /// Returns the number of tasks that wait.
+    pub(super) fn num_waiting(&self) -> usize {
+        self.queue.state().waiting.len()
+    }
+}
+
 impl Drop for Pool {
     fn drop(&mut self) {
         let mut state = self.queue.state();

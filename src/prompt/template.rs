@@ -205,6 +205,11 @@ mod tests {
                 "{% for k, v in {'a': 1}.items() %}{{ k }}{{ v }}{% endfor %}{{ {'a': 1}.get('b', 2) }}",
                 "a12",
             ),
+            (
+                "a key named as a method",
+                "{% for k, v in {'items': 1, 'get': 2}.items() %}{{ k }}{{ v }}{% endfor %}{{ {'get': 1}.get('get') }}",
+                "items1get21",
+            ),
             ("text is iterable", "{{ text is iterable }} {{ text is sequence }} {{ {} is mapping }}", "True True True"),
             ("the day", "{{ strftime_now('%d %b %Y') }}", "01 Jan 2025"),
             (

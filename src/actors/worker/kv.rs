@@ -12,6 +12,7 @@ use futures::{StreamExt, stream};
 use rustc_hash::FxHashMap;
 
 use crate::actors::worker::WorkerActor;
+use crate::actors::worker::adapter::adapter_of;
 use crate::actors::worker::feeds::{FeedItem, FeedKind, RankFeeds};
 use crate::config::KvSettings;
 use crate::feed::{FeedEvent, Frame, Payload, ReplaySpec, SubscribeError, replay};
@@ -36,6 +37,8 @@ use crate::wire::replay::{Reply, read_reply, request};
 const MAX_REPLIES: usize = 100_000;
 /// A subscription that failed is opened again after this, and ever later.
 const REOPEN_AFTER: Duration = Duration::from_secs(1);
+/// After a replay that left a gap, everything is asked for once more after this.
+const RELIST_AFTER: Duration = Duration::from_secs(5);
 /// At most one log line per worker and interval about batches that cannot be used.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -67,6 +70,8 @@ pub(super) struct KvCache {
 struct RankStream {
     stream: KvStream<Payload>,
     replay: Option<RunningReplay>,
+    /// When everything is asked for once more, after a replay that left a gap.
+    relist_at: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -110,7 +115,7 @@ impl KvCache {
         self.replay_plan = facts.replay_feed.plan().cloned();
         self.index = PrefixIndex::new(self.settings.max_index_bytes, facts.block_size);
         let has_replay = self.replay_plan.is_some();
-        let stream = || RankStream { stream: KvStream::new(has_replay), replay: None };
+        let stream = || RankStream { stream: KvStream::new(has_replay), replay: None, relist_at: None };
         self.ranks = (0..plan.dp_size).map(|_| stream()).collect();
         self.feeds = RankFeeds::new(FeedKind::Kv, Some(plan.clone()), REOPEN_AFTER);
         self.feeds.open_all(now, ctx);
@@ -235,7 +240,28 @@ impl KvCache {
             (_, Some(Err(error))) => self.feed_failed(rank, &error, now, ctx),
             (_, None) => {}
         }
-        self.count_changes(before, self.counters(rank));
+        let after = self.counters(rank);
+        if after.unrepaired > before.unrepaired {
+            // The publisher may have been busy, and may still have what is missing.
+            let state = &mut self.ranks[rank.index()];
+            state.relist_at = if state.relist_at.is_none() { Some(now + RELIST_AFTER) } else { None };
+        }
+        self.count_changes(before, after);
+    }
+
+    /// Asks once more for everything where a replay left a gap a while ago.
+    pub(super) fn relist_due(&mut self, now: Instant, ctx: &mut Context<WorkerActor>) {
+        for rank in self.all_ranks() {
+            let state = &mut self.ranks[rank.index()];
+            let is_due = state.relist_at.is_some_and(|at| at <= now);
+            if is_due && state.stream.trust() == StreamTrust::Gapped {
+                // It stays set: a second failure is the last word until the next gap.
+                let actions = state.stream.relist();
+                self.carry_out(rank, actions, now, ctx);
+            } else if is_due && state.stream.trust() != StreamTrust::Rebuilding {
+                state.relist_at = None;
+            }
+        }
     }
 
     /// Opens those subscriptions again that have failed.
@@ -433,60 +459,5 @@ impl KvCache {
         let (repaired, unrepaired) = (after.repaired - before.repaired, after.unrepaired - before.unrepaired);
         Telemetry::count_many(&self.telemetry.kv_replays, "repaired", repaired as u32);
         Telemetry::count_many(&self.telemetry.kv_replays, "unrepaired", unrepaired as u32);
-    }
-}
-
-/// Returns the LoRA adapter that the request wants of this worker: one that it names beside the model, or a model that this worker
-/// serves as an adapter.
-fn adapter_of<'a>(prompt: &'a PromptKeys, facts: &WorkerFacts, index: &PrefixIndex) -> Option<&'a str> {
-    let is_adapter =
-        |model: &&str| facts.adapters.iter().any(|adapter| **adapter == **model) || index.knows_adapter(model);
-    prompt.adapter().or_else(|| prompt.model().filter(is_adapter))
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use super::adapter_of;
-    use crate::logic::endpoint::WorkerFacts;
-    use crate::logic::ids::DpRank;
-    use crate::logic::kv_event::{Attention, BlockKey, KvEvent, StoredBlocks, TokenIds};
-    use crate::logic::prefix_index::PrefixIndex;
-    use crate::logic::prompt_keys::PromptKeys;
-
-    fn stored_for(adapter: &str) -> KvEvent {
-        KvEvent::Stored(StoredBlocks {
-            hashes: vec![BlockKey::from(1_u64)],
-            parent: None,
-            token_ids: TokenIds::Skipped { count: 4 },
-            block_size: 4,
-            medium: None,
-            lora_id: None,
-            lora_name: Some(adapter.into()),
-            cache_salt: None,
-            is_opaque: false,
-            group_idx: None,
-            attention: Attention::Unsaid,
-        })
-    }
-
-    #[test]
-    fn a_model_is_an_adapter_where_the_worker_lists_it_as_one_or_has_its_blocks() {
-        let facts = WorkerFacts { adapters: Arc::from([Arc::from("listed")]), ..WorkerFacts::default() };
-        let mut index = PrefixIndex::new(1 << 20, None);
-        let _ = index.apply(DpRank::new(0), &stored_for("seen"));
-        let rows = [
-            ("the base model", Some("base"), None, None),
-            ("no model", None, None, None),
-            ("an adapter of the model list", Some("listed"), None, Some("listed")),
-            ("an adapter that only events name", Some("seen"), None, Some("seen")),
-            ("an adapter named beside the model", Some("base"), Some("a"), Some("a")),
-        ];
-        for (sentence, model, adapter, expected) in rows {
-            let prompt =
-                PromptKeys::new(4, Vec::new()).of_model(model.map(Arc::from)).with_adapter(adapter.map(Arc::from));
-            assert_eq!(adapter_of(&prompt, &facts, &index), expected, "{sentence}");
-        }
     }
 }

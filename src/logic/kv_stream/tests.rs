@@ -86,7 +86,8 @@ fn a_ring_that_begins_later_leaves_the_rank_gapped() {
     let mut stream = KvStream::new(true);
     assert_eq!(live(&mut stream, &[50]), vec![Replay { from: 0 }]);
     assert_eq!(replayed(&mut stream, &[40, 41]), vec![ClearRank, Apply(40), Apply(41)]);
-    assert_eq!(stream.replay_ended(), vec![ClearRank, Apply(50)], "the end came before the held batch was reached");
+    assert_eq!(stream.replay_ended(), vec![Replay { from: 42 }], "the end came before the held batch was reached");
+    assert_eq!(stream.replay_ended(), vec![ClearRank, Apply(50)], "and asking again brought nothing");
     assert_eq!(stream.trust(), StreamTrust::Gapped);
 }
 
@@ -193,4 +194,38 @@ fn batches_that_are_held_back_are_bounded_in_bytes() {
     assert_eq!(stream.live(10, 10, 20 << 20), vec![]);
     assert_eq!(stream.live(11, 11, 20 << 20), vec![ClearRank, Apply(11)]);
     assert_eq!(stream.trust(), StreamTrust::Gapped);
+}
+
+#[test]
+fn a_second_gap_during_a_replay_is_repaired_by_the_same_or_the_next_one() {
+    let mut stream = KvStream::new(true);
+    assert_eq!(live(&mut stream, &[0, 2]), vec![Apply(0), Replay { from: 1 }]);
+    assert_eq!(live(&mut stream, &[4, 7]), vec![], "3, 5 and 6 are missing as well");
+    assert_eq!(stream.counters().missing, 4);
+    assert_eq!(replayed(&mut stream, &[1]), vec![Apply(1), Apply(2)]);
+    assert_eq!(replayed(&mut stream, &[2, 3]), vec![Apply(3), Apply(4)], "the publisher answered after it had sent 4");
+    assert_eq!(stream.replay_ended(), vec![Replay { from: 5 }], "and before it sent 5");
+    assert_eq!(stream.trust(), StreamTrust::Rebuilding);
+    assert_eq!(replayed(&mut stream, &[5, 6]), vec![Apply(5), Apply(6), Apply(7)]);
+    assert_eq!(stream.trust(), StreamTrust::Exact);
+    assert_eq!((stream.counters().repaired, stream.counters().unrepaired), (1, 0));
+}
+
+#[test]
+fn a_publisher_that_is_always_a_little_behind_is_not_asked_for_ever() {
+    let mut stream = KvStream::new(true);
+    live(&mut stream, &[0, 1_000]);
+    let mut num_asked = 1;
+    for answered in 1..100 {
+        replayed(&mut stream, &[answered]);
+        match &stream.replay_ended()[..] {
+            [Replay { from }] => assert_eq!(*from, answered + 1),
+            actions => {
+                assert_eq!(actions, [ClearRank, Apply(1_000)]);
+                break;
+            }
+        }
+        num_asked += 1;
+    }
+    assert_eq!((num_asked, stream.trust()), (4, StreamTrust::Gapped));
 }

@@ -66,11 +66,3 @@ fn texts_and_tokens_are_those_of_hugging_face() {
     check(&rows, 0);
     check(&rows, 1 << 20);
 }
-
-#[test]
-#[ignore]
-fn manual_real() {
-    let rows = std::fs::read_to_string(std::env::var("REAL").unwrap()).unwrap();
-    check(&rows, 0);
-    check(&rows, 1 << 20);
-}

@@ -25,7 +25,10 @@ fn clock() -> SystemTime {
 }
 
 fn encoder(model: &str, style: ChatStyle, cache_bytes: usize) -> Encoder {
-    let cache = Arc::new(Cache::new(1, cache_bytes));
+    encoder_with(model, style, Arc::new(Cache::new(1, cache_bytes)))
+}
+
+fn encoder_with(model: &str, style: ChatStyle, cache: Arc<Cache>) -> Encoder {
     let setup = EncoderSetup { style, clock, max_prompt_bytes: 1 << 20, cache, slot: 0 };
     Encoder::load(&fixture(model), setup).unwrap()
 }
