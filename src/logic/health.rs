@@ -108,9 +108,9 @@ impl Health {
         self.left_alone_until = Some(now + retry_after.unwrap_or(LEFT_ALONE).min(MAX_LEFT_ALONE));
     }
 
-    /// Notes that a request reached the engine and failed there.
+    /// Notes that a request reached the engine and failed there, which neither proves nor disproves that it can be reached.
     pub fn failed(&mut self, now: Instant) -> Option<StateChange> {
-        self.change(now, |health| health.consecutive_unreachable = 0)
+        self.change(now, |_| {})
     }
 
     /// Notes that the engine said what it serves.
