@@ -8,14 +8,17 @@
 //! | registry | [`EndpointsChanged`], [`ReportTrouble`], [`ShowFleet`], [`Shutdown`] | `RegistryActor` |
 //! | events | [`RouterEvent`] | none |
 
-use std::fmt;
+mod inside;
+
+pub use inside::{Decision, Reservation, WorkerPorts};
+
 use std::sync::Arc;
 use std::time::Duration;
 
-use actix::prelude::{Message, MessageResponse, Recipient};
+use actix::prelude::{Message, MessageResponse};
 
 use crate::logic::decide::NoWorker;
-use crate::logic::endpoint::{Endpoint, Readiness, Secret, WorkerFacts, WorkerUrl};
+use crate::logic::endpoint::{Endpoint, Readiness, WorkerFacts, WorkerUrl};
 use crate::logic::health::WorkerState;
 use crate::logic::ids::{DecisionId, DpRank, WorkerId};
 use crate::logic::load::RankLoad;
@@ -325,204 +328,4 @@ pub struct CandidateRecord {
     pub trust: crate::logic::load::Trust,
     /// Age of its oldest report.
     pub report_age: Option<std::time::Duration>,
-}
-
-// ---- what travels inside --------------------------------------------------------------------------------------------------
-
-/// The doors of one worker, whoever built it. Shared behind an `Arc`: copying a `Recipient` allocates.
-#[non_exhaustive]
-pub struct WorkerPorts {
-    /// Who.
-    pub id: WorkerId,
-    /// Where.
-    pub url: WorkerUrl,
-    /// The bearer key that its engine wants.
-    pub api_key: Option<Secret>,
-    /// Answers [`Collect`].
-    pub collect: Recipient<Collect>,
-    /// Receives [`Reserve`].
-    pub reserve: Recipient<Reserve>,
-    /// Receives [`RequestFinished`].
-    pub finished: Recipient<RequestFinished>,
-    /// Receives [`Describe`].
-    pub describe: Recipient<Describe>,
-    /// Receives [`SetReadiness`].
-    pub readiness: Recipient<SetReadiness>,
-    /// Receives [`ReportLoad`], where the worker takes reports from others.
-    pub report_load: Option<Recipient<ReportLoad>>,
-    /// Answers [`ShowBlocks`], where the worker lists blocks.
-    pub show_blocks: Option<Recipient<ShowBlocks>>,
-    /// Receives [`Drain`].
-    pub drain: Recipient<Drain>,
-    /// Receives [`Stop`].
-    pub stop: Recipient<Stop>,
-}
-
-impl WorkerPorts {
-    /// Returns the ports of an actor that handles every message of the worker port.
-    pub fn new<A>(id: WorkerId, endpoint: &Endpoint, worker: &actix::Addr<A>) -> Self
-    where
-        A: actix::Actor<Context = actix::Context<A>>
-            + actix::Handler<Collect>
-            + actix::Handler<Reserve>
-            + actix::Handler<RequestFinished>
-            + actix::Handler<Describe>
-            + actix::Handler<SetReadiness>
-            + actix::Handler<Drain>
-            + actix::Handler<Stop>,
-    {
-        Self {
-            id,
-            url: endpoint.url.clone(),
-            api_key: endpoint.overrides.api_key.clone(),
-            collect: worker.clone().recipient(),
-            reserve: worker.clone().recipient(),
-            finished: worker.clone().recipient(),
-            describe: worker.clone().recipient(),
-            readiness: worker.clone().recipient(),
-            report_load: None,
-            show_blocks: None,
-            drain: worker.clone().recipient(),
-            stop: worker.clone().recipient(),
-        }
-    }
-
-    /// Adds the port through which others may report load.
-    #[must_use]
-    pub fn with_report_load(mut self, report_load: Recipient<ReportLoad>) -> Self {
-        self.report_load = Some(report_load);
-        self
-    }
-
-    /// Adds the port through which others may see which blocks the worker lists.
-    #[must_use]
-    pub fn with_show_blocks(mut self, show_blocks: Recipient<ShowBlocks>) -> Self {
-        self.show_blocks = Some(show_blocks);
-        self
-    }
-
-    /// Reserves a place at the worker. The place is held until the reservation is finished or dropped.
-    pub fn reserve(self: &Arc<Self>, decision: DecisionId, prompt: Option<Arc<PromptKeys>>) -> Reservation {
-        #[expect(clippy::disallowed_methods, reason = "a worker that is gone needs no account of its requests")]
-        self.reserve.do_send(Reserve { decision, prompt });
-        Reservation {
-            decision,
-            worker: Arc::clone(self),
-            outcome: Outcome::NotSent,
-            cached_tokens: None,
-            retry_after: None,
-        }
-    }
-}
-
-impl fmt::Debug for WorkerPorts {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WorkerPorts").field("id", &self.id).field("url", &self.url).finish_non_exhaustive()
-    }
-}
-
-/// One request's place at one worker. Dropping it in any way tells the worker that the request has ended, exactly once: the
-/// in-flight count cannot leak and cannot go below zero.
-pub struct Reservation {
-    decision: DecisionId,
-    worker: Arc<WorkerPorts>,
-    outcome: Outcome,
-    cached_tokens: Option<u32>,
-    retry_after: Option<Duration>,
-}
-
-impl Reservation {
-    /// Sets how long the engine wants to be left alone.
-    pub fn set_retry_after(&mut self, retry_after: Option<Duration>) {
-        self.retry_after = retry_after;
-    }
-
-    /// Sets how many prompt tokens the engine says it found in its cache.
-    pub fn set_cached_tokens(&mut self, cached_tokens: Option<u32>) {
-        self.cached_tokens = cached_tokens;
-    }
-
-    /// Sets how the request will have ended if nothing else is said before the drop.
-    pub fn presume(&mut self, outcome: Outcome) {
-        self.outcome = outcome;
-    }
-
-    /// Ends the request.
-    pub fn finish(mut self, outcome: Outcome) {
-        self.outcome = outcome;
-    }
-
-    /// Returns how the request will have ended if nothing else is said before the drop.
-    pub fn presumed(&self) -> Outcome {
-        self.outcome
-    }
-}
-
-impl Drop for Reservation {
-    fn drop(&mut self) {
-        #[expect(clippy::disallowed_methods, reason = "a worker that is gone needs no account; Drop cannot wait")]
-        self.worker.finished.do_send(RequestFinished {
-            decision: self.decision,
-            outcome: self.outcome,
-            cached_tokens: self.cached_tokens,
-            retry_after: self.retry_after,
-        });
-    }
-}
-
-impl fmt::Debug for Reservation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reservation").field("decision", &self.decision).finish_non_exhaustive()
-    }
-}
-
-/// Where a request goes.
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct Decision {
-    /// Identifies it in logs and answers.
-    pub id: DecisionId,
-    /// The worker chosen.
-    pub worker: Arc<WorkerPorts>,
-    /// The rank to address; `None` leaves it to the engine.
-    pub rank: Option<DpRank>,
-    /// Its place there.
-    pub reservation: Reservation,
-    /// Workers to try next if it fails before its first byte, best first. A place is reserved when one is tried.
-    pub fallbacks: Vec<Arc<WorkerPorts>>,
-    /// Why.
-    pub reason: &'static str,
-    /// What the loads were made of.
-    pub basis: Basis,
-    /// The request's prompt, for the reservations of fallbacks.
-    pub prompt: Option<Arc<PromptKeys>>,
-}
-
-impl Decision {
-    /// Returns a decision for the worker and reserves its place there. For selectors outside this crate too.
-    pub fn new(
-        id: DecisionId,
-        worker: Arc<WorkerPorts>,
-        request: &RequestFacts,
-        reason: &'static str,
-        basis: Basis,
-    ) -> Self {
-        let prompt = request.prompt.clone();
-        let reservation = worker.reserve(id, prompt.clone());
-        Self { id, worker, rank: None, reservation, fallbacks: Vec::new(), reason, basis, prompt }
-    }
-
-    /// Names the workers to try next.
-    #[must_use]
-    pub fn with_fallbacks(mut self, fallbacks: Vec<Arc<WorkerPorts>>) -> Self {
-        self.fallbacks = fallbacks;
-        self
-    }
-
-    /// Names the rank to address.
-    #[must_use]
-    pub fn with_rank(mut self, rank: Option<DpRank>) -> Self {
-        self.rank = rank;
-        self
-    }
 }
