@@ -1,6 +1,6 @@
 //! An actor-based router for fleets of LLM inference engines. It sends each request to the engine that will answer soonest, by the
-//! queue depth that the engines themselves publish over ZMQ, and falls back to its own in-flight count, never to an error, when
-//! that picture is missing, partial or old.
+//! queue depth and the KV cache contents that the engines themselves publish over ZMQ, and falls back to its own in-flight count,
+//! never to an error, when that picture is missing, partial or old.
 //!
 //! # The problem
 //! A router's own in-flight counter sees neither other routers' traffic nor direct clients, and it holds a streaming request long
@@ -12,15 +12,19 @@
 //!   anyone is priced ([`logic::price`]).
 //! - **Missing is never zero.** Zero is the most attractive load there is.
 //!
+//! The same holds for caches: each rank's blocks are listed from its engine's own events ([`logic::prefix_index`]), and count only
+//! as far as its stream of events can be believed ([`logic::kv_stream`]).
+//!
 //! # Life of a request
-//! 1. [`http`](router::RouterHandle::configure) reads the body, looks at `model`, and sends [`messages::SelectWorker`].
+//! 1. [`http`](router::RouterHandle::configure) reads the body, looks at `model`, makes the prompt into tokens and block keys where
+//!    some worker's cache can be looked up with them ([`prompt`], [`logic::block_hash`]), and sends [`messages::SelectWorker`].
 //! 2. [`actors::SelectorActor`] sends [`messages::Collect`] to **every** worker. The round serves all requests that were waiting
-//!    when it began; each [`actors::WorkerActor`] puts a frozen [`logic::snapshot::WorkerSnapshot`] into its slot. A worker that
-//!    does not answer within the round deadline is not a candidate.
+//!    when it began; each [`actors::WorkerActor`] puts a frozen [`logic::snapshot::WorkerSnapshot`] into its slot, and how much of
+//!    each prompt it holds. A worker that does not answer within the round deadline is not a candidate.
 //! 3. [`logic::decide::decide`], a pure function of (request, frozen round, policy, seed, time), picks a worker and up to three
 //!    fallbacks. [`messages::Reserve`] reaches that worker before any later round can ask it.
-//! 4. The proxy sends the client's bytes on. A connection that cannot be made takes the next fallback; after the first byte
-//!    nothing is tried again. Chunks pass as they come.
+//! 4. The proxy sends the client's bytes on. What is tried again on a fallback is in [`logic::retry`]; after the first byte nothing
+//!    is. Chunks pass as they come.
 //! 5. The reservation travels with the answer's body and ends with it, or with the client; its drop sends
 //!    [`messages::RequestFinished`].
 //!
@@ -61,6 +65,8 @@
 //! |---|---|
 //! | why was this worker chosen? | [`logic::decide`], then [`logic::policy`] |
 //! | what does a frame do? | [`wire`], then [`logic::load`] |
+//! | what does a KV event do? | [`wire::kv_event`], then [`logic::kv_stream`] and [`logic::prefix_index`] |
+//! | why has a prompt no match? | `fathom_prompts_total`, then [`prompt`] and `/workers` |
 //! | who sends this message? | [`messages`] |
 //! | when is a worker started or replaced? | [`logic::membership`], [`actors::RegistryActor`] |
 //! | which status code? | `http/respond.rs` |

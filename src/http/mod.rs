@@ -27,11 +27,19 @@ mod respond;
 pub(crate) use in_flight::Gate;
 
 /// Paths that are forwarded with a JSON body, which must name the model where the interface has one, and whose prompts they take.
-const JSON_PATHS: [(&str, Option<PromptKind>); 4] = [
+const JSON_PATHS: [(&str, Option<PromptKind>); 12] = [
     ("/v1/chat/completions", Some(PromptKind::Chat)),
     ("/v1/completions", Some(PromptKind::Completion)),
-    ("/v1/embeddings", None),
     ("/generate", Some(PromptKind::Generate)),
+    ("/v1/responses", None),
+    ("/v1/messages", None),
+    ("/v1/embeddings", None),
+    ("/v1/rerank", None),
+    ("/v1/score", None),
+    ("/rerank", None),
+    ("/score", None),
+    ("/classify", None),
+    ("/encode", None),
 ];
 /// Everything else below `/v1` is passed through, tracked like the rest.
 const OTHER_PATHS: &str = "/v1/{path:.*}";
@@ -65,6 +73,8 @@ pub(crate) fn add_routes(services: &mut ServiceConfig, ports: EdgePorts, client:
     services
         .route("/healthz", web::get().to(admin::healthz))
         .route("/readyz", web::get().to(admin::readyz))
+        // What engines call their own, and load balancers in front of them ask for.
+        .route("/health", web::get().to(admin::readyz))
         .route("/metrics", web::get().to(admin::metrics))
         .route("/workers", web::get().to(admin::workers))
         .route("/workers/{id}/kv_blocks", web::get().to(admin_kv::blocks))
