@@ -10,6 +10,7 @@ use std::time::Duration;
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use fathom_router::clock;
 use fathom_router::config::PolicyKind;
+use fathom_router::logic::admission::Caps;
 use fathom_router::logic::decide::{DecideRules, FrozenRound, Scratch, decide};
 use fathom_router::logic::endpoint::WorkerUrl;
 use fathom_router::logic::ids::WorkerId;
@@ -59,7 +60,7 @@ fn policies(c: &mut Criterion) {
                     seed += 1;
                     let round =
                         FrozenRound { slots: &slots, reserved: &reserved, matches: &matches, now: clock::now() };
-                    let rules = DecideRules { price, policy: &*policy, turn: seed, seed };
+                    let rules = DecideRules { price, policy: &*policy, turn: seed, seed, caps: Caps::default() };
                     black_box(decide(&request, &round, &rules, &mut scratch)).expect("a worker")
                 });
             });

@@ -14,6 +14,7 @@ use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_m
 use fathom_router::actors::{Observers, SelectorActor, SelectorSettings, WorkerActor, WorkerContext, WorkerSettings};
 use fathom_router::clock;
 use fathom_router::config::{KvSettings, LoadSettings, PolicyKind};
+use fathom_router::logic::admission::Caps;
 use fathom_router::logic::decide::{DecideRules, FrozenRound, Scratch, decide};
 use fathom_router::logic::endpoint::{Endpoint, WorkerFacts, WorkerUrl};
 use fathom_router::logic::ids::{DpRank, WorkerId};
@@ -77,6 +78,7 @@ async fn grouped(num_workers: usize) -> Recipient<SelectWorker> {
         workers.push(Arc::new(ports));
     }
     let settings = SelectorSettings {
+        caps: Caps::default(),
         price: price_rules(),
         policy: PolicyKind::CacheAwareZmq.build(CacheAwareSettings::default()),
         round_deadline: Duration::from_millis(100),
@@ -141,7 +143,8 @@ async fn run_naive(workers: &[Addr<NaiveWorker>], num_waiting: usize, num_rounds
             let slots: Vec<_> =
                 join_all(workers.iter().map(|worker| worker.send(Ask))).await.into_iter().map(Result::ok).collect();
             let frozen = FrozenRound { slots: &slots, reserved: &[], matches: &[], now: clock::now() };
-            let rules = DecideRules { price: price_rules(), policy: &*policy, turn: 0, seed: round };
+            let rules =
+                DecideRules { price: price_rules(), policy: &*policy, turn: 0, seed: round, caps: Caps::default() };
             decide(&RequestFacts::default(), &frozen, &rules, &mut Scratch::default()).expect("a worker")
         };
         join_all((0..num_waiting).map(|_| one())).await;

@@ -64,6 +64,9 @@ pub enum RouteError {
     /// No worker takes traffic now.
     #[error("no worker can take this request now")]
     NoWorkerAvailable,
+    /// Every worker that serves the model has as many requests as it may have.
+    #[error("every worker has as many requests as it may have")]
+    WorkersFull,
     /// Everyone who could have served it failed before the first byte of an answer.
     #[error("every worker that could serve this request failed before it answered")]
     AllWorkersFailed,
@@ -92,9 +95,11 @@ impl RouteError {
             | Self::UnknownModel
             | Self::UnknownWorker => ErrorSource::Client,
             Self::AllWorkersFailed | Self::UpstreamTimeout => ErrorSource::Engine,
-            Self::NoWorkerAvailable | Self::Overloaded | Self::ShuttingDown | Self::SelectorUnavailable => {
-                ErrorSource::Router
-            }
+            Self::NoWorkerAvailable
+            | Self::WorkersFull
+            | Self::Overloaded
+            | Self::ShuttingDown
+            | Self::SelectorUnavailable => ErrorSource::Router,
         }
     }
 
@@ -102,6 +107,7 @@ impl RouteError {
     pub fn is_retryable(self) -> bool {
         match self {
             Self::AllWorkersFailed
+            | Self::WorkersFull
             | Self::NoWorkerAvailable
             | Self::Overloaded
             | Self::ShuttingDown
@@ -126,6 +132,7 @@ impl RouteError {
             Self::UnknownModel => "model_not_found",
             Self::UnknownWorker => "worker_not_found",
             Self::NoWorkerAvailable => "no_worker_available",
+            Self::WorkersFull => "workers_full",
             Self::AllWorkersFailed => "all_workers_failed",
             Self::UpstreamTimeout => "upstream_timeout",
             Self::Overloaded => "router_overloaded",
@@ -140,6 +147,7 @@ impl From<NoWorker> for RouteError {
         match cause {
             NoWorker::UnknownModel => Self::UnknownModel,
             NoWorker::AllFailed => Self::AllWorkersFailed,
+            NoWorker::Full => Self::WorkersFull,
             NoWorker::EmptyFleet | NoWorker::NoneServing => Self::NoWorkerAvailable,
             NoWorker::NoAnswer => Self::SelectorUnavailable,
         }

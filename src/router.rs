@@ -170,6 +170,7 @@ impl RouterBuilder {
             telemetry,
             settings: self.config.http,
             freshness: self.config.load.freshness,
+            stream_idle_timeout: self.config.upstream.stream_idle_timeout,
             wants_prompts,
             prompts: Prompts::start(self.config.prompts.clone(), clock::wall_now),
             variants,
@@ -212,7 +213,7 @@ fn start_selector(
     telemetry: &Telemetry,
 ) -> SelectorPorts {
     let price = PriceRules { basis: config.basis, freshness: config.load.freshness, ramp_up: config.load.ramp_up };
-    let settings = SelectorSettings { price, policy, round_deadline: config.round_deadline, seed };
+    let settings = SelectorSettings { price, policy, caps: config.caps, round_deadline: config.round_deadline, seed };
     let (registry, observers, telemetry) = (registry.clone().recipient(), observers.clone(), telemetry.clone());
     let selector = SelectorActor::start_in_arbiter(&arbiter.handle(), move |_| {
         SelectorActor::new(settings, registry, observers, telemetry)

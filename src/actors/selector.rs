@@ -22,6 +22,7 @@ use rustc_hash::FxHashMap;
 use crate::actors::gather::ask;
 use crate::actors::observers::Observers;
 use crate::clock;
+use crate::logic::admission::Caps;
 use crate::logic::decide::{Choice, DecideRules, FrozenRound, NoWorker, Scratch, decide};
 use crate::logic::ids::{DecisionId, WorkerId};
 use crate::logic::policy::{LeastLoad, Policy, PrefixMatch};
@@ -52,6 +53,8 @@ pub struct SelectorSettings {
     pub price: PriceRules,
     /// Who picks.
     pub policy: Arc<dyn Policy>,
+    /// Limits beyond which a worker takes no more.
+    pub caps: Caps,
     /// How long a round waits for an answer.
     pub round_deadline: Duration,
     /// Seed of all random numbers of this selector.
@@ -205,6 +208,7 @@ impl SelectorActor {
             policy: &*self.settings.policy,
             turn: self.turns.get(&request.model).copied().unwrap_or(0),
             seed,
+            caps: self.settings.caps,
         };
         let round = FrozenRound { slots: &buffers.view, reserved: &buffers.reserved, matches: &buffers.matches, now };
         let choice = decide_or_least_load(request, &round, &rules, &mut buffers.scratch, &self.telemetry)
@@ -319,6 +323,7 @@ fn no_worker_name(cause: NoWorker) -> &'static str {
         NoWorker::EmptyFleet => "empty_fleet",
         NoWorker::NoneServing => "none_serving",
         NoWorker::UnknownModel => "unknown_model",
+        NoWorker::Full => "full",
         NoWorker::AllFailed => "all_failed",
         NoWorker::NoAnswer => "no_answer",
     }

@@ -10,6 +10,7 @@ use crate::config::error::ConfigError;
 use crate::config::{
     HttpSettings, IntrospectionSettings, KvSettings, LoadSettings, RouterConfig, ServerConfig, UpstreamSettings,
 };
+use crate::logic::admission::Caps;
 use crate::logic::policy::CacheAwareSettings;
 
 /// Threads beyond any machine of today; a greater number is a slip of the keyboard.
@@ -35,6 +36,7 @@ impl RouterConfig {
     pub fn check(&self) -> Result<(), ConfigError> {
         check_cache_aware(&self.cache_aware)?;
         check_load(&self.load)?;
+        check_caps(&self.caps)?;
         check_kv(&self.kv)?;
         check_prompts(&self.prompts)?;
         millis("round_deadline_ms", self.round_deadline, 1..=1_000)?;
@@ -77,6 +79,13 @@ fn check_load(settings: &LoadSettings) -> Result<(), ConfigError> {
     millis("ramp_up_ms", settings.ramp_up, 0..=DAY_MILLIS)
 }
 
+fn check_caps(caps: &Caps) -> Result<(), ConfigError> {
+    within("max_in_flight_per_worker", caps.max_in_flight.unwrap_or(1), 1..=1_000_000)?;
+    within("max_depth_per_worker", caps.max_depth.unwrap_or(1), 1..=1_000_000)?;
+    within("max_kv_used", caps.max_kv_used.unwrap_or(1.0), 0.0..=1.0)?;
+    within("max_pending_tokens", caps.max_pending_tokens.unwrap_or(1), 1..=u64::MAX)
+}
+
 fn check_kv(settings: &KvSettings) -> Result<(), ConfigError> {
     within("kv_index_bytes", settings.max_index_bytes, 1 << 20..=64 * GIB)?;
     millis("prediction_lifetime_ms", settings.prediction_lifetime, 0..=10 * MINUTE_MILLIS)?;
@@ -101,6 +110,7 @@ fn check_introspection(settings: &IntrospectionSettings) -> Result<(), ConfigErr
 fn check_upstream(settings: &UpstreamSettings) -> Result<(), ConfigError> {
     millis("connect_timeout_ms", settings.connect_timeout, 1..=MINUTE_MILLIS)?;
     secs("response_header_timeout_secs", settings.response_header_timeout, 1..=DAY_SECS)?;
+    secs("stream_idle_timeout_secs", settings.stream_idle_timeout, 1..=DAY_SECS)?;
     millis("pool_idle_timeout_ms", settings.pool_idle_timeout, 1..=HOUR_MILLIS)?;
     within("max_idle_per_worker", settings.max_idle_per_worker, 0..=65_536)
 }

@@ -19,6 +19,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::logic::admission::Caps;
 use crate::logic::endpoint::{Endpoint, Secret};
 use crate::logic::policy::{
     CacheAwareSettings, CacheAwareZmq, LeastLoad, Policy, PowerOfTwo, Random as RandomPolicy, RoundRobin,
@@ -68,6 +69,8 @@ pub struct RouterConfig {
     pub round_deadline: Duration,
     /// Requests in a row that cannot reach a worker before it gets no more traffic: 1 to 1000. Default: 3.
     pub eject_after_unreachable: u32,
+    /// Limits beyond which a worker takes no more; a request that finds every worker full is refused at once. Default: none.
+    pub caps: Caps,
     /// How engines are asked what they serve.
     pub introspection: IntrospectionSettings,
     /// How requests reach engines.
@@ -93,6 +96,7 @@ impl Default for RouterConfig {
             prompts: PromptSettings::default(),
             round_deadline: Duration::from_millis(5),
             eject_after_unreachable: 3,
+            caps: Caps::default(),
             introspection: IntrospectionSettings::default(),
             upstream: UpstreamSettings::default(),
             http: HttpSettings::default(),
@@ -243,6 +247,9 @@ pub struct UpstreamSettings {
     /// How long an engine may take until its response begins. A response that is not streamed begins when it is complete, so
     /// this bounds the longest generation: 1 s to a day. Default: 600 s.
     pub response_header_timeout: Duration,
+    /// How long an engine may send nothing in the middle of its response before that counts as broken off: 1 s to a day. A response
+    /// that goes on has no limit. Default: 300 s.
+    pub stream_idle_timeout: Duration,
     /// How long a connection is kept for the next request: 1 ms to an hour. The default, 4 s, is below the 5 s after which common
     /// engines close it; above that, requests meet connections that are just being closed.
     pub pool_idle_timeout: Duration,
@@ -256,6 +263,7 @@ impl Default for UpstreamSettings {
             api_key: None,
             connect_timeout: Duration::from_secs(2),
             response_header_timeout: Duration::from_secs(600),
+            stream_idle_timeout: Duration::from_secs(300),
             pool_idle_timeout: Duration::from_secs(4),
             max_idle_per_worker: 256,
         }

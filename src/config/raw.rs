@@ -15,6 +15,7 @@ use crate::logic::endpoint::Secret;
 const WORKERS: &str = "Workers";
 const POLICY: &str = "Policy";
 const LOAD: &str = "Load";
+const ADMISSION: &str = "Admission";
 const CACHE: &str = "Cache";
 const PROMPTS: &str = "Prompts";
 const INTROSPECTION: &str = "Introspection";
@@ -120,6 +121,26 @@ pub struct RawConfig {
     #[arg(long, env = "FATHOM_RAMP_UP_MS", value_name = "MS", help_heading = LOAD)]
     pub ramp_up_ms: Option<u64>,
 
+    /// Requests of this router that a worker may have in flight, 1 to 1000000; a request that finds every worker full is refused
+    /// with 503. Default: no limit.
+    #[arg(long, env = "FATHOM_MAX_IN_FLIGHT_PER_WORKER", value_name = "REQUESTS", help_heading = ADMISSION)]
+    pub max_in_flight_per_worker: Option<u32>,
+
+    /// Requests in an engine's queues as it reports them, running ones included, beyond which its worker takes no more, 1 to
+    /// 1000000. Default: no limit.
+    #[arg(long, env = "FATHOM_MAX_DEPTH_PER_WORKER", value_name = "REQUESTS", help_heading = ADMISSION)]
+    pub max_depth_per_worker: Option<u64>,
+
+    /// Part of an engine's KV tokens in use as it reports them, 0 to 1, at which its worker takes no more; of several ranks the
+    /// least used one counts. Default: no limit.
+    #[arg(long, env = "FATHOM_MAX_KV_USED", value_name = "PART", allow_negative_numbers = true, help_heading = ADMISSION)]
+    pub max_kv_used: Option<f64>,
+
+    /// Prompt tokens waiting to be computed, as an engine reports them, beyond which its worker takes no more, at least 1.
+    /// Default: no limit.
+    #[arg(long, env = "FATHOM_MAX_PENDING_TOKENS", value_name = "TOKENS", help_heading = ADMISSION)]
+    pub max_pending_tokens: Option<u64>,
+
     /// Bytes that the list of one worker's cached blocks may take, some 36 per block, 1048576 to 68719476736; the least recently
     /// used go first. Default: 134217728.
     #[arg(long, env = "FATHOM_KV_INDEX_BYTES", value_name = "BYTES", help_heading = CACHE)]
@@ -191,6 +212,11 @@ pub struct RawConfig {
     /// when it is complete. Default: 600.
     #[arg(long, env = "FATHOM_RESPONSE_HEADER_TIMEOUT_SECS", value_name = "SECS", help_heading = ENGINES)]
     pub response_header_timeout_secs: Option<u64>,
+
+    /// How long an engine may send nothing in the middle of its response before that counts as broken off, in seconds, 1 to 86400; a
+    /// response that goes on has no limit. Default: 300.
+    #[arg(long, env = "FATHOM_STREAM_IDLE_TIMEOUT_SECS", value_name = "SECS", help_heading = ENGINES)]
+    pub stream_idle_timeout_secs: Option<u64>,
 
     /// How long an idle connection to an engine is kept, in milliseconds, 1 to 3600000. Keep it below the time after which the
     /// engines close it, commonly 5000. Default: 4000.
@@ -283,6 +309,10 @@ impl RawConfig {
             prompt_threads: self.prompt_threads.or(lower.prompt_threads),
             prompt_timeout_ms: self.prompt_timeout_ms.or(lower.prompt_timeout_ms),
             prompt_cache_bytes: self.prompt_cache_bytes.or(lower.prompt_cache_bytes),
+            max_in_flight_per_worker: self.max_in_flight_per_worker.or(lower.max_in_flight_per_worker),
+            max_depth_per_worker: self.max_depth_per_worker.or(lower.max_depth_per_worker),
+            max_kv_used: self.max_kv_used.or(lower.max_kv_used),
+            max_pending_tokens: self.max_pending_tokens.or(lower.max_pending_tokens),
             kv_index_bytes: self.kv_index_bytes.or(lower.kv_index_bytes),
             prediction_lifetime_ms: self.prediction_lifetime_ms.or(lower.prediction_lifetime_ms),
             kv_replay_timeout_ms: self.kv_replay_timeout_ms.or(lower.kv_replay_timeout_ms),
@@ -300,6 +330,7 @@ impl RawConfig {
             engine_api_key_env: self.engine_api_key_env.or(lower.engine_api_key_env),
             connect_timeout_ms: self.connect_timeout_ms.or(lower.connect_timeout_ms),
             response_header_timeout_secs: self.response_header_timeout_secs.or(lower.response_header_timeout_secs),
+            stream_idle_timeout_secs: self.stream_idle_timeout_secs.or(lower.stream_idle_timeout_secs),
             pool_idle_timeout_ms: self.pool_idle_timeout_ms.or(lower.pool_idle_timeout_ms),
             max_idle_per_worker: self.max_idle_per_worker.or(lower.max_idle_per_worker),
             host: self.host.or(lower.host),

@@ -9,6 +9,7 @@ use crate::config::{
     HttpSettings, IntrospectionSettings, KvSettings, LoadSettings, LogFormat, RouterConfig, ServerConfig,
     UpstreamSettings, workers,
 };
+use crate::logic::admission::Caps;
 use crate::logic::policy::CacheAwareSettings;
 use crate::logic::price::BasisRule;
 
@@ -46,6 +47,12 @@ impl RawConfig {
             cache_aware: self.cache_aware(),
             load: self.load(),
             kv: self.kv(),
+            caps: Caps {
+                max_in_flight: self.max_in_flight_per_worker,
+                max_depth: self.max_depth_per_worker,
+                max_kv_used: self.max_kv_used,
+                max_pending_tokens: self.max_pending_tokens,
+            },
             prompts: self.prompts()?,
             introspection: self.introspection(),
             upstream: self.upstream(environment)?,
@@ -115,6 +122,7 @@ impl RawConfig {
         }
         set(&mut settings.connect_timeout, self.connect_timeout_ms.map(Duration::from_millis));
         set(&mut settings.response_header_timeout, self.response_header_timeout_secs.map(Duration::from_secs));
+        set(&mut settings.stream_idle_timeout, self.stream_idle_timeout_secs.map(Duration::from_secs));
         set(&mut settings.pool_idle_timeout, self.pool_idle_timeout_ms.map(Duration::from_millis));
         set(&mut settings.max_idle_per_worker, self.max_idle_per_worker);
         Ok(settings)

@@ -2,12 +2,14 @@
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
 
 use actix_web::body::{BodySize, MessageBody};
 use actix_web::web::{Bytes, BytesMut, Payload};
-use futures::StreamExt;
+use futures::{Future, StreamExt};
 use hyper::body::{Body, Incoming};
 
+use crate::clock;
 use crate::error::RouteError;
 use crate::http::in_flight::Pass;
 use crate::messages::{Outcome, Reservation};
@@ -47,12 +49,55 @@ pub(super) async fn read(
     Ok(whole.freeze())
 }
 
+/// Why an answer broke off.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum BrokenBody {
+    /// The engine's connection failed.
+    #[error(transparent)]
+    Engine(#[from] hyper::Error),
+    /// The engine stood still for too long.
+    #[error("the engine sent nothing for {0:?}")]
+    Idle(Duration),
+}
+
+/// Notices an engine that stands still. Its timer is made only where the engine is waited for, and set again only when it fires, so
+/// that a chunk costs no more than a look at the clock.
+struct IdleWatch {
+    timeout: Duration,
+    last_sent_at: Instant,
+    timer: Option<Pin<Box<tokio::time::Sleep>>>,
+}
+
+impl IdleWatch {
+    fn new(timeout: Duration) -> Self {
+        Self { timeout, last_sent_at: clock::now(), timer: None }
+    }
+
+    fn sent(&mut self) {
+        self.last_sent_at = clock::now();
+    }
+
+    /// Ready when the engine has sent nothing for too long.
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let due = tokio::time::Instant::from_std(self.last_sent_at + self.timeout);
+        let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(due)));
+        while timer.as_mut().poll(context).is_ready() {
+            if timer.deadline() >= due {
+                return Poll::Ready(());
+            }
+            timer.as_mut().reset(due);
+        }
+        Poll::Pending
+    }
+}
+
 /// The engine's body on its way to the client. Dropping it, as happens when the client leaves, closes the engine's connection and
 /// ends the reservation.
 pub(super) struct ForwardedBody {
     engine: Incoming,
     reservation: Option<Reservation>,
     completed_as: Outcome,
+    idle: IdleWatch,
     /// The end of the answer, where the engine says how much of the prompt was cached; only of requests whose prompt is known.
     usage: Option<UsageTail>,
     _pass: Pass,
@@ -66,6 +111,7 @@ impl ForwardedBody {
         mut reservation: Option<Reservation>,
         completed_as: Outcome,
         reads_usage: bool,
+        idle_timeout: Duration,
         pass: Pass,
     ) -> Self {
         if let Some(reservation) = &mut reservation {
@@ -73,7 +119,8 @@ impl ForwardedBody {
             reservation.presume(if is_answer { Outcome::ClientGone } else { completed_as });
         }
         let usage = reads_usage.then(UsageTail::default);
-        let mut body = Self { engine, reservation, completed_as, usage, _pass: pass };
+        let idle = IdleWatch::new(idle_timeout);
+        let mut body = Self { engine, reservation, completed_as, idle, usage, _pass: pass };
         if body.engine.is_end_stream() {
             // An empty body is never polled.
             body.complete();
@@ -97,7 +144,7 @@ impl ForwardedBody {
 }
 
 impl MessageBody for ForwardedBody {
-    type Error = hyper::Error;
+    type Error = BrokenBody;
 
     fn size(&self) -> BodySize {
         self.engine.size_hint().exact().map_or(BodySize::Stream, BodySize::Sized)
@@ -106,6 +153,10 @@ impl MessageBody for ForwardedBody {
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, Self::Error>>> {
         loop {
             let frame = match Pin::new(&mut self.engine).poll_frame(context) {
+                Poll::Pending if self.idle.poll(context).is_ready() => {
+                    self.end(Outcome::BrokeOff);
+                    return Poll::Ready(Some(Err(BrokenBody::Idle(self.idle.timeout))));
+                }
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(frame) => frame,
             };
@@ -117,9 +168,10 @@ impl MessageBody for ForwardedBody {
                 Some(Err(error)) => {
                     // actix-web then closes the connection without a final chunk: the client sees a broken transfer.
                     self.end(Outcome::BrokeOff);
-                    return Poll::Ready(Some(Err(error)));
+                    return Poll::Ready(Some(Err(error.into())));
                 }
                 Some(Ok(frame)) => {
+                    self.idle.sent();
                     if let Ok(data) = frame.into_data() {
                         if let Some(usage) = &mut self.usage {
                             usage.push(&data);
@@ -133,5 +185,32 @@ impl MessageBody for ForwardedBody {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::task::Poll;
+    use std::time::Duration;
+
+    use super::IdleWatch;
+
+    async fn is_idle(watch: &mut IdleWatch) -> bool {
+        poll_fn(|context| Poll::Ready(watch.poll(context).is_ready())).await
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_an_engine_that_stands_still_is_idle_however_long_it_takes_in_all() {
+        let mut watch = IdleWatch::new(Duration::from_secs(10));
+        for _ in 0..100 {
+            tokio::time::advance(Duration::from_secs(9)).await;
+            assert!(!is_idle(&mut watch).await);
+            watch.sent();
+        }
+        tokio::time::advance(Duration::from_secs(9)).await;
+        assert!(!is_idle(&mut watch).await);
+        tokio::time::advance(Duration::from_secs(2)).await;
+        assert!(is_idle(&mut watch).await);
     }
 }

@@ -53,6 +53,7 @@ pub(crate) struct EdgePorts {
     pub(crate) telemetry: Telemetry,
     pub(crate) settings: HttpSettings,
     pub(crate) freshness: std::time::Duration,
+    pub(crate) stream_idle_timeout: std::time::Duration,
     /// Whether whoever selects looks at prompts.
     pub(crate) wants_prompts: bool,
     pub(crate) prompts: Prompts,

@@ -264,5 +264,6 @@ fn respond(
     {
         response.no_chunking(length);
     }
-    response.body(ForwardedBody::new(body, answer.reservation, answer.outcome, reads_usage, pass))
+    let idle_timeout = edge.ports.stream_idle_timeout;
+    response.body(ForwardedBody::new(body, answer.reservation, answer.outcome, reads_usage, idle_timeout, pass))
 }

@@ -41,6 +41,7 @@ fn status(error: RouteError) -> StatusCode {
         RouteError::UpstreamTimeout => StatusCode::GATEWAY_TIMEOUT,
         RouteError::NoWorkerAvailable
         | RouteError::AllWorkersFailed
+        | RouteError::WorkersFull
         | RouteError::Overloaded
         | RouteError::ShuttingDown
         | RouteError::SelectorUnavailable => StatusCode::SERVICE_UNAVAILABLE,

@@ -8,6 +8,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use crate::logic::admission::Caps;
 use crate::logic::health::WorkerState;
 use crate::logic::ids::DpRank;
 use crate::logic::policy::{Pick, Policy, PrefixMatch, View};
@@ -44,6 +45,8 @@ pub struct DecideRules<'a> {
     pub turn: u64,
     /// Seed of this decision's random numbers.
     pub seed: u64,
+    /// Limits beyond which a worker takes no more.
+    pub caps: Caps,
 }
 
 /// The result of a decision, in slots of the round.
@@ -76,6 +79,9 @@ pub enum NoWorker {
     /// Workers serve, but none of them this model.
     #[error("no worker serves this model")]
     UnknownModel,
+    /// Every worker that serves the model has as many requests as it may have.
+    #[error("every worker that serves this model has as many requests as it may have")]
+    Full,
     /// Every worker that serves the model has failed this request.
     #[error("every worker that serves this model has failed")]
     AllFailed,
@@ -107,7 +113,7 @@ pub fn decide(
     rules: &DecideRules<'_>,
     scratch: &mut Scratch,
 ) -> Result<Choice, NoWorker> {
-    collect_candidates(request, round, &mut scratch.candidates)?;
+    collect_candidates(request, round, rules, &mut scratch.candidates)?;
     let basis = price(
         &mut scratch.candidates,
         |slot| round.slots.get(slot).and_then(Option::as_deref),
@@ -138,8 +144,14 @@ pub fn decide(
 fn collect_candidates(
     request: &RequestFacts,
     round: &FrozenRound<'_>,
+    rules: &DecideRules<'_>,
     candidates: &mut Vec<Priced>,
 ) -> Result<(), NoWorker> {
+    let mut is_full = false;
+    let is_admitted = |slot: usize, snapshot: &WorkerSnapshot| {
+        let reserved = round.reserved.get(slot).copied().unwrap_or(0);
+        rules.caps.have_room(snapshot, reserved, rules.price.freshness, round.now)
+    };
     let has_room = |snapshot: &WorkerSnapshot| snapshot.left_alone_until.is_none_or(|until| until <= round.now);
     for (wanted, must_have_room) in
         [(WorkerState::Serving, true), (WorkerState::Serving, false), (WorkerState::Ejected, false)]
@@ -151,13 +163,17 @@ fn collect_candidates(
                 && (has_room(snapshot) || !must_have_room)
                 && snapshot.serves(request.model.as_deref())
                 && !request.excluded.contains(&snapshot.id);
+            if may_take_it && !is_admitted(slot, snapshot) {
+                is_full = true;
+                return None;
+            }
             may_take_it.then_some(Priced::new(slot))
         }));
         if !candidates.is_empty() {
             return Ok(());
         }
     }
-    Err(nobody(request, round))
+    Err(if is_full { NoWorker::Full } else { nobody(request, round) })
 }
 
 fn nobody(request: &RequestFacts, round: &FrozenRound<'_>) -> NoWorker {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::logic::admission::Caps;
 use crate::logic::decide::{Choice, DecideRules, FrozenRound, NoWorker, Scratch, decide};
 use crate::logic::endpoint::{FeedDescriptor, WorkerFacts, WorkerUrl};
 use crate::logic::health::WorkerState;
@@ -135,6 +136,7 @@ pub(crate) struct Fleet {
     pub(crate) price: PriceRules,
     pub(crate) policy: Box<dyn Policy>,
     pub(crate) turn: u64,
+    pub(crate) caps: Caps,
     pub(crate) now: Instant,
 }
 
@@ -155,6 +157,7 @@ impl Fleet {
             price: RULES,
             policy: Box::new(LeastLoad),
             turn: 0,
+            caps: Caps::default(),
             now,
         }
     }
@@ -208,7 +211,7 @@ impl Fleet {
 
     pub(crate) fn decide_with(&self, seed: u64, scratch: &mut Scratch) -> Result<Choice, NoWorker> {
         let round = FrozenRound { slots: &self.slots, reserved: &self.reserved, matches: &self.matches, now: self.now };
-        let rules = DecideRules { price: self.price, policy: &*self.policy, turn: self.turn, seed };
+        let rules = DecideRules { price: self.price, policy: &*self.policy, turn: self.turn, seed, caps: self.caps };
         decide(&self.request, &round, &rules, scratch)
     }
 

@@ -5,6 +5,7 @@
 mod support;
 
 mod actors;
+mod admission;
 mod binary;
 mod churn;
 mod disconnect;

@@ -111,3 +111,21 @@ async fn end_to_end_headers_arrive_repeated_ones_repeated_and_those_of_the_conne
     }
     router.stop().await;
 }
+
+#[actix::test]
+async fn a_stream_that_stands_still_is_broken_off_without_a_false_end() {
+    let mut engine = RawEngine::start().await;
+    let mut config = fast_config(&[engine.url()]);
+    config.upstream.stream_idle_timeout = std::time::Duration::from_secs(1);
+    let router = RunningRouter::with(config).await;
+    let mut client = RawClient::connect(&router.url).await;
+    client.write(post("/v1/chat/completions", r#"{"stream":true}"#)).await;
+    let mut request = engine.next_request().await;
+    request.start_stream().await;
+    request.write_chunk("data: {}\n\n").await;
+    router.wait_until_ended(Outcome::BrokeOff, 1).await;
+    let received = String::from_utf8(client.read_to_end().await).unwrap();
+    assert!(received.contains("data: {}") && !received.contains("\r\n0\r\n\r\n"), "no false end: {received}");
+    request.peer_is_gone().await;
+    router.stop().await;
+}

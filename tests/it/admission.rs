@@ -1,0 +1,50 @@
+//! Limits per worker: held under a burst, refused at once with a hint, and free again when a request ends.
+
+use fathom_router::logic::decide::NoWorker;
+use fathom_router::logic::request::RequestFacts;
+use fathom_router::messages::{Decision, SelectWorker};
+
+use crate::support::{Client, RunningRouter, chat_body, engine, fast_config};
+
+async fn decide(router: &RunningRouter) -> Result<Decision, NoWorker> {
+    router.handle.selector().send(SelectWorker { request: RequestFacts::default() }).await.expect("a selector")
+}
+
+#[actix::test]
+async fn ten_thousand_requests_at_once_never_exceed_the_limit() {
+    let engines = [engine("a").await, engine("b").await, engine("c").await];
+    let mut config = fast_config(&engines.each_ref().map(|engine| engine.url()));
+    config.caps.max_in_flight = Some(7);
+    let router = RunningRouter::with(config).await;
+    let decided = futures::future::join_all((0..10_000).map(|_| decide(&router))).await;
+    let (placed, refused): (Vec<_>, Vec<_>) = decided.into_iter().partition(Result::is_ok);
+    assert_eq!((placed.len(), refused.len()), (21, 9_979));
+    assert!(refused.iter().all(|refusal| matches!(refusal, Err(NoWorker::Full))));
+    for engine in &engines {
+        let on_it = placed.iter().flatten().filter(|decision| decision.worker.url.as_str() == engine.url());
+        assert_eq!(on_it.count(), 7);
+    }
+    assert!(decide(&router).await.is_err());
+    drop(placed);
+    router.wait_until_idle().await;
+    assert!(decide(&router).await.is_ok(), "a place that was given back is free");
+    router.stop().await;
+}
+
+#[actix::test]
+async fn a_client_that_finds_every_worker_full_is_told_to_come_again() {
+    let only = engine("a").await;
+    let mut config = fast_config(&[only.url()]);
+    config.caps.max_in_flight = Some(1);
+    let router = RunningRouter::with(config).await;
+    let held = decide(&router).await.expect("a place");
+    let client = Client::new();
+    let url = format!("{}/v1/chat/completions", router.url);
+    let refused = client.post(&url, chat_body(1, false)).await;
+    assert_eq!((refused.status, refused.header("x-fathom-error-code")), (503, "workers_full"));
+    assert_eq!(refused.header("retry-after"), "1");
+    drop(held);
+    router.wait_until_idle().await;
+    assert_eq!(client.post(&url, chat_body(1, false)).await.status, 200);
+    router.stop().await;
+}
