@@ -122,22 +122,22 @@ pub struct RawConfig {
     pub ramp_up_ms: Option<u64>,
 
     /// Requests of this router that a worker may have in flight, 1 to 1000000; a request that finds every worker full is refused
-    /// with 503. Default: no limit.
+    /// with 503. Default: none.
     #[arg(long, env = "FATHOM_MAX_IN_FLIGHT_PER_WORKER", value_name = "REQUESTS", help_heading = ADMISSION)]
     pub max_in_flight_per_worker: Option<u32>,
 
     /// Requests in an engine's queues as it reports them, running ones included, beyond which its worker takes no more, 1 to
-    /// 1000000. Default: no limit.
+    /// 1000000. Default: none.
     #[arg(long, env = "FATHOM_MAX_DEPTH_PER_WORKER", value_name = "REQUESTS", help_heading = ADMISSION)]
     pub max_depth_per_worker: Option<u64>,
 
     /// Part of an engine's KV tokens in use as it reports them, 0 to 1, at which its worker takes no more; of several ranks the
-    /// least used one counts. Default: no limit.
+    /// least used one counts. Default: none.
     #[arg(long, env = "FATHOM_MAX_KV_USED", value_name = "PART", allow_negative_numbers = true, help_heading = ADMISSION)]
     pub max_kv_used: Option<f64>,
 
     /// Prompt tokens waiting to be computed, as an engine reports them, beyond which its worker takes no more, at least 1.
-    /// Default: no limit.
+    /// Default: none.
     #[arg(long, env = "FATHOM_MAX_PENDING_TOKENS", value_name = "TOKENS", help_heading = ADMISSION)]
     pub max_pending_tokens: Option<u64>,
 
