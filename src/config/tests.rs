@@ -391,3 +391,32 @@ fn a_file_that_cannot_be_read_or_understood_is_named() {
     let message = broken.load().expect_err("there is no such setting").to_string();
     assert_eq!(message, format!("{:?}: line 1: prot: there is no such setting", file.0));
 }
+
+#[test]
+fn tokenizers_are_directories_each_for_one_model() {
+    let directory = env!("CARGO_MANIFEST_DIR");
+    let rows = [
+        (vec![directory.to_owned()], Ok(vec!["*"])),
+        (vec![format!("m={directory}"), format!(" n = {directory} "), directory.to_owned()], Ok(vec!["m", "n", "*"])),
+        (vec![format!("={directory}")], Err("must be a directory, or the name of a model")),
+        (vec!["m=".to_owned()], Err("must be a directory, or the name of a model")),
+        (vec![format!("m={directory}/Cargo.toml")], Err("is not a directory that exists")),
+        (vec![format!("m={directory}"), format!("m={directory}/src")], Err("is a second directory for the same model")),
+    ];
+    for (entries, expected) in rows {
+        let raw = RawConfig { tokenizers: Some(entries.clone()), ..RawConfig::default() };
+        match expected {
+            Ok(models) => {
+                let config = router(raw);
+                let named: Vec<&str> = config.prompts.models.iter().map(|entry| entry.model.as_str()).collect();
+                assert_eq!(named, models, "{entries:?}");
+            }
+            Err(reason) => {
+                let refusal = refusal(raw);
+                assert!(refusal.contains("tokenizers") && refusal.contains(reason), "{entries:?}: {refusal}");
+            }
+        }
+    }
+    let styled = RawConfig { chat_style: Some("llama".to_owned()), ..RawConfig::default() };
+    assert!(refusal(styled).contains("chat_style"));
+}

@@ -9,6 +9,7 @@
 //! are walked block by block, until a count over the whole table, made once per so many changes, finds none.
 
 use hashbrown::HashTable;
+use hashbrown::hash_table::Entry;
 
 /// Ranks that share one table.
 pub(super) const LANES: usize = 8;
@@ -343,33 +344,37 @@ impl BlockTable {
 
     /// `None` where there is no room: everything that is listed comes before this block.
     fn find_or_insert(&mut self, key: u64, parent: u32) -> Option<u32> {
-        if let Some(slot) = self.find(key) {
-            return Some(slot);
+        if self.first_free.is_none() {
+            if let Some(slot) = self.find(key) {
+                return Some(slot);
+            }
+            self.make_room(parent);
         }
-        let slot = self.take_slot(parent)?;
-        *self.block_mut(slot) = Block { key, held: 0, parent, num_children: 0, used_at: self.uses };
+        let slot = self.first_free?;
+        let chunks = &self.chunks;
+        let key_of = |slot: u32| chunks[slot as usize / CHUNK][slot as usize % CHUNK].key;
+        match self.slots.entry(hash_of(key), |other| key_of(*other) == key, |other| hash_of(key_of(*other))) {
+            Entry::Occupied(entry) => return Some(*entry.get()),
+            Entry::Vacant(entry) => entry.insert(slot),
+        };
+        let used_at = self.uses;
+        let block = self.block_mut(slot);
+        let next_free = block.num_children;
+        *block = Block { key, held: 0, parent, num_children: 0, used_at };
+        self.first_free = (next_free != FREE).then_some(next_free);
         if parent < FREE {
             self.block_mut(parent).num_children += 1;
         }
-        let chunks = &self.chunks;
-        let key_of = |slot: &u32| chunks[*slot as usize / CHUNK][*slot as usize % CHUNK].key;
-        self.slots.insert_unique(hash_of(key), slot, |other| hash_of(key_of(other)));
         Some(slot)
     }
 
-    /// Returns a free slot. `keep` is a block that must not be evicted for it.
-    fn take_slot(&mut self, keep: u32) -> Option<u32> {
-        if self.first_free.is_none() {
-            if self.num_slots() as usize + CHUNK > self.max_blocks && !self.chunks.is_empty() {
-                self.evict(keep);
-            } else {
-                self.add_chunk();
-            }
+    /// Makes slots free. `keep` is a block that must not be evicted for it.
+    fn make_room(&mut self, keep: u32) {
+        if self.num_slots() as usize + CHUNK > self.max_blocks && !self.chunks.is_empty() {
+            self.evict(keep);
+        } else {
+            self.add_chunk();
         }
-        let slot = self.first_free?;
-        let next = self.block(slot).num_children;
-        self.first_free = (next != FREE).then_some(next);
-        Some(slot)
     }
 
     fn add_chunk(&mut self) {
