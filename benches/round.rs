@@ -13,7 +13,7 @@ use actix::prelude::{Actor, Addr, Context, Handler, Message, MessageResult, Reci
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use fathom_router::actors::{Observers, SelectorActor, SelectorSettings, WorkerActor, WorkerContext, WorkerSettings};
 use fathom_router::clock;
-use fathom_router::config::{KvSettings, LoadSettings, PolicyKind};
+use fathom_router::config::{KvSettings, LoadSettings, PolicyKind, QueueSettings};
 use fathom_router::logic::admission::Caps;
 use fathom_router::logic::decide::{DecideRules, FrozenRound, Scratch, decide};
 use fathom_router::logic::endpoint::{Endpoint, WorkerFacts, WorkerUrl};
@@ -79,6 +79,7 @@ async fn grouped(num_workers: usize) -> Recipient<SelectWorker> {
     }
     let settings = SelectorSettings {
         caps: Caps::default(),
+        queue: QueueSettings::default(),
         price: price_rules(),
         policy: PolicyKind::CacheAwareZmq.build(CacheAwareSettings::default()),
         round_deadline: Duration::from_millis(100),

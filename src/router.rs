@@ -213,7 +213,14 @@ fn start_selector(
     telemetry: &Telemetry,
 ) -> SelectorPorts {
     let price = PriceRules { basis: config.basis, freshness: config.load.freshness, ramp_up: config.load.ramp_up };
-    let settings = SelectorSettings { price, policy, caps: config.caps, round_deadline: config.round_deadline, seed };
+    let settings = SelectorSettings {
+        price,
+        policy,
+        caps: config.caps,
+        queue: config.queue,
+        round_deadline: config.round_deadline,
+        seed,
+    };
     let (registry, observers, telemetry) = (registry.clone().recipient(), observers.clone(), telemetry.clone());
     let selector = SelectorActor::start_in_arbiter(&arbiter.handle(), move |_| {
         SelectorActor::new(settings, registry, observers, telemetry)

@@ -89,6 +89,8 @@ pub struct Telemetry {
     pub fallback_dispatches: Counter,
     /// Answers that the router itself gave instead of a worker, by error code.
     pub router_errors: Family<Kind, Counter>,
+    /// Requests that wait for a worker with room.
+    pub queued_requests: Gauge,
     /// Requests being handled now.
     pub open_requests: Gauge,
     /// Seconds from a request's arrival to the first byte of the answer.
@@ -137,6 +139,7 @@ impl Telemetry {
             requests: Family::default(),
             fallback_dispatches: Counter::default(),
             router_errors: Family::default(),
+            queued_requests: Gauge::default(),
             open_requests: Gauge::default(),
             first_byte_seconds: Histogram::new(FIRST_BYTE_BUCKETS),
         };
@@ -200,6 +203,8 @@ impl Telemetry {
         r.register("requests", "Requests that ended at a worker, by outcome", self.requests.clone());
         r.register("fallback_dispatches", "Requests sent on after a worker failed", self.fallback_dispatches.clone());
         r.register("router_errors", "Answers the router gave itself, by code", self.router_errors.clone());
+        let help = "Requests that wait for a worker with room";
+        r.register("queued_requests", help, self.queued_requests.clone());
         r.register("open_requests", "Requests being handled now", self.open_requests.clone());
         let help = "Seconds from arrival to the first byte of the answer";
         r.register("first_byte_seconds", help, self.first_byte_seconds.clone());

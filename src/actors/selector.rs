@@ -22,9 +22,11 @@ use rustc_hash::FxHashMap;
 use crate::actors::gather::ask;
 use crate::actors::observers::Observers;
 use crate::clock;
+use crate::config::QueueSettings;
 use crate::logic::admission::Caps;
 use crate::logic::decide::{Choice, DecideRules, FrozenRound, NoWorker, Scratch, decide};
 use crate::logic::ids::{DecisionId, WorkerId};
+use crate::logic::parking::{Parking, Place};
 use crate::logic::policy::{LeastLoad, Policy, PrefixMatch};
 use crate::logic::price::{Basis, PriceRules, trust};
 use crate::logic::rate_limit::RateLimit;
@@ -43,6 +45,10 @@ use crate::telemetry::{DecisionLabels, Telemetry};
 const FIRST_ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 /// A worker that has not answered for this long is reported to the registry, which replaces it.
 const UNRESPONSIVE_AFTER: Duration = Duration::from_millis(500);
+/// Requests that wait for room and are tried in one round. Where the first of them find none, the others would not either.
+const PARKED_PER_ROUND: usize = 64;
+/// Pause before those are tried again.
+const PAUSE_WHILE_FULL: Duration = Duration::from_millis(5);
 /// Models with a turn of their own. The fleet bounds them; this bounds a fleet whose models change.
 const MAX_TURNS: usize = 1_024;
 
@@ -55,6 +61,8 @@ pub struct SelectorSettings {
     pub policy: Arc<dyn Policy>,
     /// Limits beyond which a worker takes no more.
     pub caps: Caps,
+    /// Requests that may wait where every worker is full, and how long.
+    pub queue: QueueSettings,
     /// How long a round waits for an answer.
     pub round_deadline: Duration,
     /// Seed of all random numbers of this selector.
@@ -70,6 +78,7 @@ pub struct SelectorActor {
     workers: Arc<[Arc<WorkerPorts>]>,
     suspects: FxHashMap<WorkerId, Suspect>,
     waiting: Rc<RefCell<VecDeque<Waiting>>>,
+    parked: Parking<Waiting>,
     turns: FxHashMap<Option<Arc<str>>, u64>,
     num_decisions: u64,
     seeds: Rng,
@@ -82,6 +91,17 @@ pub struct SelectorActor {
 struct Waiting {
     request: RequestFacts,
     reply: Option<OneshotSender<Result<Decision, NoWorker>>>,
+    /// Its place in the queue, once it has waited there.
+    place: Option<Place>,
+}
+
+impl Waiting {
+    /// A client that left meanwhile drops the decision, and with it the reservation.
+    fn answer(self, decision: Result<Decision, NoWorker>) {
+        if let Some(reply) = self.reply {
+            drop(reply.send(decision));
+        }
+    }
 }
 
 /// A worker that did not answer in time. Its token is still open; nothing more is asked of it until that one is used or dropped.
@@ -116,6 +136,7 @@ impl SelectorActor {
         telemetry: Telemetry,
     ) -> Self {
         let seeds = Rng::from_seed(settings.seed);
+        let parked = Parking::new(settings.queue.max_waiting);
         Self {
             settings,
             registry,
@@ -124,6 +145,7 @@ impl SelectorActor {
             workers: Arc::from([]),
             suspects: FxHashMap::default(),
             waiting: Rc::default(),
+            parked,
             turns: FxHashMap::default(),
             num_decisions: 0,
             seeds,
@@ -135,7 +157,13 @@ impl SelectorActor {
 
     fn start_round(&mut self, context: &TaskContext<'_>) -> OpenRound {
         self.suspects.retain(|_, suspect| !suspect.missed.is_filled(suspect.slot) && !suspect.missed.is_complete());
-        let requests = std::mem::take(&mut *self.waiting.borrow_mut());
+        let mut requests = VecDeque::with_capacity(self.parked.len().min(PARKED_PER_ROUND));
+        while requests.len() < PARKED_PER_ROUND
+            && let Some((place, waiting)) = self.parked.first()
+        {
+            requests.push_back(Waiting { place: Some(place), ..waiting });
+        }
+        requests.append(&mut self.waiting.borrow_mut());
         let prompts: Prompts = requests.iter().filter_map(|waiting| waiting.request.prompt.clone()).collect();
         let is_asked = |worker: &WorkerPorts| !self.suspects.contains_key(&worker.id);
         let round = ask(&self.workers, is_asked, prompts, context.waker().clone());
@@ -161,17 +189,36 @@ impl SelectorActor {
                 buffers.siblings.raise(prompt, &buffers.view, &mut buffers.matches);
                 num_prompts += 1;
             }
-            let Some(reply) = waiting.reply else { continue };
-            if !reply.is_closed() {
-                let decision = self.decide(&waiting.request, &open.workers, &mut buffers, now);
-                // A client that left meanwhile drops the decision, and with it the reservation.
-                drop(reply.send(decision));
+            if waiting.reply.as_ref().is_none_or(OneshotSender::is_closed) {
+                continue;
             }
+            let decision = self.decide(&waiting.request, &open.workers, &mut buffers, now);
+            self.answer(waiting, decision, now);
         }
+        let late = self.parked.expired(now);
+        self.telemetry.queued_requests.set(self.parked.len() as i64);
+        late.into_iter().for_each(|late| late.answer(Err(NoWorker::Full)));
         buffers.siblings.clear();
         // The snapshots must not outlive their round: the workers reuse theirs as long as nothing changes.
         buffers.view.clear();
         self.buffers = buffers;
+    }
+
+    /// Answers, unless the request may wait for room.
+    fn answer(&mut self, waiting: Waiting, decision: Result<Decision, NoWorker>, now: Instant) {
+        if !matches!(decision, Err(NoWorker::Full)) {
+            waiting.answer(decision);
+            return;
+        }
+        match waiting.place {
+            Some(place) => self.parked.put_back(place, waiting),
+            None => {
+                let (priority, deadline) = (waiting.request.priority, now + self.settings.queue.timeout);
+                if let Err(turned_away) = self.parked.enter(waiting, priority, deadline) {
+                    turned_away.answer(decision);
+                }
+            }
+        }
     }
 
     fn note_misses(&mut self, open: &OpenRound, now: Instant) {
@@ -212,7 +259,7 @@ impl SelectorActor {
         };
         let round = FrozenRound { slots: &buffers.view, reserved: &buffers.reserved, matches: &buffers.matches, now };
         let choice = decide_or_least_load(request, &round, &rules, &mut buffers.scratch, &self.telemetry)
-            .inspect_err(|cause| Telemetry::count(&self.telemetry.no_worker, no_worker_name(*cause)))?;
+            .inspect_err(|cause| Telemetry::count(&self.telemetry.no_worker, cause.name()))?;
         self.advance_turn(request);
         self.num_decisions += 1;
         let id = DecisionId::new(self.settings.seed.wrapping_add(self.num_decisions));
@@ -318,22 +365,11 @@ fn candidate_records(buffers: &Buffers, rules: &PriceRules, now: Instant) -> Vec
     buffers.scratch.candidates().iter().filter_map(record).collect()
 }
 
-fn no_worker_name(cause: NoWorker) -> &'static str {
-    match cause {
-        NoWorker::EmptyFleet => "empty_fleet",
-        NoWorker::NoneServing => "none_serving",
-        NoWorker::UnknownModel => "unknown_model",
-        NoWorker::Full => "full",
-        NoWorker::AllFailed => "all_failed",
-        NoWorker::NoAnswer => "no_answer",
-    }
-}
-
 impl Actor for SelectorActor {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Self::Context) {
-        ctx.spawn(RoundDriver { open: None, alarm: Box::pin(tokio::time::sleep(Duration::ZERO)) });
+        ctx.spawn(RoundDriver { open: None, alarm: Box::pin(tokio::time::sleep(Duration::ZERO)), is_pausing: false });
     }
 }
 
@@ -352,7 +388,7 @@ impl std::fmt::Debug for Waiting {
 
 impl MessageResponse<SelectorActor, SelectWorker> for Queued {
     fn handle(self, _ctx: &mut Context<SelectorActor>, reply: Option<OneshotSender<Result<Decision, NoWorker>>>) {
-        self.queue.borrow_mut().push_back(Waiting { request: self.request, reply });
+        self.queue.borrow_mut().push_back(Waiting { request: self.request, reply, place: None });
     }
 }
 
@@ -387,11 +423,23 @@ struct OpenRound {
 struct RoundDriver {
     open: Option<OpenRound>,
     alarm: Pin<Box<tokio::time::Sleep>>,
+    /// Whether the alarm is set for requests that wait for room.
+    is_pausing: bool,
 }
 
 impl RoundDriver {
     fn set_alarm(&mut self, at: Instant) {
         self.alarm.as_mut().reset(tokio::time::Instant::from_std(at));
+    }
+
+    /// Tells whether it is time to see whether a worker has room again, and arms the alarm for when it is.
+    fn may_try_again(&mut self, context: &mut TaskContext<'_>) -> bool {
+        if !std::mem::replace(&mut self.is_pausing, true) {
+            self.set_alarm(clock::now() + PAUSE_WHILE_FULL);
+        }
+        let is_time = self.alarm.as_mut().poll(context).is_ready();
+        self.is_pausing = !is_time;
+        is_time
     }
 
     /// Tells whether the open round may end, and arms the alarm for when that may change.
@@ -421,9 +469,11 @@ impl ActorFuture<SelectorActor> for RoundDriver {
     ) -> Poll<()> {
         loop {
             let Some(open) = self.open.take() else {
-                if selector.waiting.borrow().is_empty() {
+                let is_idle = selector.waiting.borrow().is_empty();
+                if is_idle && (selector.parked.is_empty() || !self.may_try_again(context)) {
                     return Poll::Pending;
                 }
+                self.is_pausing = false;
                 let open = selector.start_round(context);
                 self.set_alarm(open.started_at + selector.settings.round_deadline);
                 self.open = Some(open);

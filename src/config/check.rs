@@ -37,6 +37,8 @@ impl RouterConfig {
         check_cache_aware(&self.cache_aware)?;
         check_load(&self.load)?;
         check_caps(&self.caps)?;
+        within("queue_size", self.queue.max_waiting, 0..=1_000_000)?;
+        millis("queue_timeout_ms", self.queue.timeout, 1..=HOUR_MILLIS)?;
         check_kv(&self.kv)?;
         check_prompts(&self.prompts)?;
         millis("round_deadline_ms", self.round_deadline, 1..=1_000)?;

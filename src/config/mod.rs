@@ -71,6 +71,8 @@ pub struct RouterConfig {
     pub eject_after_unreachable: u32,
     /// Limits beyond which a worker takes no more; a request that finds every worker full is refused at once. Default: none.
     pub caps: Caps,
+    /// Requests that wait where every worker is full.
+    pub queue: QueueSettings,
     /// How engines are asked what they serve.
     pub introspection: IntrospectionSettings,
     /// How requests reach engines.
@@ -97,6 +99,7 @@ impl Default for RouterConfig {
             round_deadline: Duration::from_millis(5),
             eject_after_unreachable: 3,
             caps: Caps::default(),
+            queue: QueueSettings::default(),
             introspection: IntrospectionSettings::default(),
             upstream: UpstreamSettings::default(),
             http: HttpSettings::default(),
@@ -180,6 +183,22 @@ impl Default for LoadSettings {
             dispatch_visibility: Duration::from_millis(50),
             ramp_up: Duration::from_secs(10),
         }
+    }
+}
+
+/// Requests that wait where every worker is full.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct QueueSettings {
+    /// How many may wait; more are refused at once. At most 1000000. Default: 0, nobody waits.
+    pub max_waiting: usize,
+    /// How long one may wait before it is refused: 1 ms to an hour. Default: 30 s.
+    pub timeout: Duration,
+}
+
+impl Default for QueueSettings {
+    fn default() -> Self {
+        Self { max_waiting: 0, timeout: Duration::from_secs(30) }
     }
 }
 

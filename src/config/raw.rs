@@ -141,6 +141,15 @@ pub struct RawConfig {
     #[arg(long, env = "FATHOM_MAX_PENDING_TOKENS", value_name = "TOKENS", help_heading = ADMISSION)]
     pub max_pending_tokens: Option<u64>,
 
+    /// Requests that wait where every worker is full, by the number in their header x-fathom-priority (the higher the sooner) and
+    /// then by arrival, 0 (all are refused at once) to 1000000. Default: 0.
+    #[arg(long, env = "FATHOM_QUEUE_SIZE", value_name = "REQUESTS", help_heading = ADMISSION)]
+    pub queue_size: Option<usize>,
+
+    /// How long a request may wait for a worker with room, in milliseconds, 1 to 3600000. Default: 30000.
+    #[arg(long, env = "FATHOM_QUEUE_TIMEOUT_MS", value_name = "MS", help_heading = ADMISSION)]
+    pub queue_timeout_ms: Option<u64>,
+
     /// Bytes that the list of one worker's cached blocks may take, some 36 per block, 1048576 to 68719476736; the least recently
     /// used go first. Default: 134217728.
     #[arg(long, env = "FATHOM_KV_INDEX_BYTES", value_name = "BYTES", help_heading = CACHE)]
@@ -313,6 +322,8 @@ impl RawConfig {
             max_depth_per_worker: self.max_depth_per_worker.or(lower.max_depth_per_worker),
             max_kv_used: self.max_kv_used.or(lower.max_kv_used),
             max_pending_tokens: self.max_pending_tokens.or(lower.max_pending_tokens),
+            queue_size: self.queue_size.or(lower.queue_size),
+            queue_timeout_ms: self.queue_timeout_ms.or(lower.queue_timeout_ms),
             kv_index_bytes: self.kv_index_bytes.or(lower.kv_index_bytes),
             prediction_lifetime_ms: self.prediction_lifetime_ms.or(lower.prediction_lifetime_ms),
             kv_replay_timeout_ms: self.kv_replay_timeout_ms.or(lower.kv_replay_timeout_ms),

@@ -60,6 +60,8 @@ impl RawConfig {
             seed: self.seed,
             ..RouterConfig::default()
         };
+        set(&mut config.queue.max_waiting, self.queue_size);
+        set(&mut config.queue.timeout, self.queue_timeout_ms.map(Duration::from_millis));
         set(&mut config.policy, self.policy.as_deref().map(str::parse).transpose()?);
         set(&mut config.basis, self.basis.as_deref().map(|text| named("basis", text, &BASIS_RULES)).transpose()?);
         set(&mut config.round_deadline, self.round_deadline_ms.map(Duration::from_millis));

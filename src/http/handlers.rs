@@ -16,6 +16,9 @@ use crate::logic::request::RequestFacts;
 use crate::prompt::PromptKind;
 use crate::wire::openai::peek_request;
 
+/// Header with the request's priority, where requests wait for room.
+const PRIORITY_HEADER: &str = "x-fathom-priority";
+
 /// What a route says of the requests that it takes. Kept as the route's own data.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct EngineRoute {
@@ -52,6 +55,7 @@ async fn try_forward(request: &HttpRequest, payload: web::Payload, edge: &Edge) 
     let mut body = body::read(payload, announced, edge.ports.settings.max_body_bytes).await?;
     let route_data = request.app_data::<EngineRoute>().copied().unwrap_or(EngineRoute::any("/"));
     let mut facts = facts_of(&body, route_data)?;
+    facts.priority = priority_of(request);
     if let Some(kind) = route_data.prompt {
         let known = prompt::known(edge, kind, facts.model.as_ref(), &body).await;
         if let Some(known) = known {
@@ -75,6 +79,12 @@ fn facts_of(body: &Bytes, route: EngineRoute) -> Result<RequestFacts, RouteError
         Err(_) if route.is_json => Err(RouteError::InvalidBody),
         Err(_) => Ok(RequestFacts::default()),
     }
+}
+
+/// Anything but a number counts as none: a client may not care how this router reads its headers.
+fn priority_of(request: &HttpRequest) -> i32 {
+    let value = request.headers().get(PRIORITY_HEADER).and_then(|value| value.to_str().ok());
+    value.and_then(|text| text.trim().parse().ok()).unwrap_or(0)
 }
 
 fn method_of(request: &HttpRequest) -> Result<hyper::Method, RouteError> {

@@ -90,6 +90,20 @@ pub enum NoWorker {
     NoAnswer,
 }
 
+impl NoWorker {
+    /// Returns the name used in metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::EmptyFleet => "empty_fleet",
+            Self::NoneServing => "none_serving",
+            Self::UnknownModel => "unknown_model",
+            Self::Full => "full",
+            Self::AllFailed => "all_failed",
+            Self::NoAnswer => "no_answer",
+        }
+    }
+}
+
 /// Buffers that decisions reuse; they hold nothing between decisions but their capacity, and the prices of the last one.
 #[derive(Debug, Default)]
 pub struct Scratch {

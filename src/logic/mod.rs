@@ -13,6 +13,7 @@ pub mod kv_event;
 pub mod kv_stream;
 pub mod load;
 pub mod membership;
+pub mod parking;
 pub mod policy;
 pub mod prefix_index;
 pub mod price;

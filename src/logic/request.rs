@@ -12,6 +12,8 @@ pub struct RequestFacts {
     pub model: Option<Arc<str>>,
     /// Its prompt as block keys; `None` where the prompt is not known as tokens.
     pub prompt: Option<Arc<PromptKeys>>,
+    /// Who goes first where requests wait for room: the higher the sooner. Zero where the client says nothing.
+    pub priority: i32,
     /// Workers that must not be chosen again: those that have already failed this request.
     pub excluded: Vec<WorkerId>,
 }

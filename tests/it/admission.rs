@@ -1,10 +1,13 @@
 //! Limits per worker: held under a burst, refused at once with a hint, and free again when a request ends.
 
+use std::cell::RefCell;
+use std::rc::Rc;
+
 use fathom_router::logic::decide::NoWorker;
 use fathom_router::logic::request::RequestFacts;
 use fathom_router::messages::{Decision, SelectWorker};
 
-use crate::support::{Client, RunningRouter, chat_body, engine, fast_config};
+use crate::support::{Client, RunningRouter, chat_body, engine, eventually, fast_config};
 
 async fn decide(router: &RunningRouter) -> Result<Decision, NoWorker> {
     router.handle.selector().send(SelectWorker { request: RequestFacts::default() }).await.expect("a selector")
@@ -46,5 +49,54 @@ async fn a_client_that_finds_every_worker_full_is_told_to_come_again() {
     drop(held);
     router.wait_until_idle().await;
     assert_eq!(client.post(&url, chat_body(1, false)).await.status, 200);
+    router.stop().await;
+}
+
+#[actix::test]
+async fn requests_wait_for_room_by_priority_and_then_by_arrival() {
+    let only = engine("a").await;
+    let mut config = fast_config(&[only.url()]);
+    config.caps.max_in_flight = Some(1);
+    config.queue.max_waiting = 3;
+    let router = RunningRouter::with(config).await;
+    let mut held = Some(decide(&router).await.expect("a place"));
+    let order = Rc::new(RefCell::new(Vec::new()));
+    let mut waiting = Vec::new();
+    for (name, priority) in [("first", 0), ("second", 0), ("urgent", 7)] {
+        let request = RequestFacts { priority, ..RequestFacts::default() };
+        let (selector, order) = (router.handle.selector(), Rc::clone(&order));
+        waiting.push(actix::spawn(async move {
+            let decision = selector.send(SelectWorker { request }).await.expect("a selector").expect("a worker");
+            order.borrow_mut().push(name);
+            decision
+        }));
+        let num_waiting = waiting.len() as i64;
+        eventually("it waits", || async {
+            (router.handle.telemetry().queued_requests.get() == num_waiting).then_some(())
+        })
+        .await;
+    }
+    assert!(matches!(decide(&router).await, Err(NoWorker::Full)), "the queue is full as well");
+    for (num_placed, next) in [(1, 2), (2, 0), (3, 1)] {
+        drop(held.take());
+        eventually("the next one has a place", || async { (order.borrow().len() == num_placed).then_some(()) }).await;
+        held = Some(std::mem::replace(&mut waiting[next], actix::spawn(std::future::pending())).await.unwrap());
+    }
+    assert_eq!(*order.borrow(), ["urgent", "first", "second"]);
+    router.stop().await;
+}
+
+#[actix::test]
+async fn a_request_that_waited_long_enough_is_refused() {
+    let only = engine("a").await;
+    let mut config = fast_config(&[only.url()]);
+    config.caps.max_in_flight = Some(1);
+    config.queue.max_waiting = 3;
+    config.queue.timeout = std::time::Duration::from_millis(20);
+    let router = RunningRouter::with(config).await;
+    let held = decide(&router).await.expect("a place");
+    assert!(matches!(decide(&router).await, Err(NoWorker::Full)));
+    assert_eq!(router.handle.telemetry().queued_requests.get(), 0);
+    drop(held);
     router.stop().await;
 }
