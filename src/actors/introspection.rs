@@ -71,6 +71,7 @@ impl Engine<'_> {
             served_model_name: info.served_model_name,
             model_path: info.model_path,
             version: info.version,
+            speaks_http2: info.enable_http2,
             feeds,
             ..EngineAnswer::default()
         })

@@ -185,6 +185,7 @@ impl RegistryActor {
     fn describe(&mut self, id: WorkerId, facts: Arc<WorkerFacts>) {
         let ask_at = clock::now() + self.settings.introspection.interval;
         if let Some(worker) = self.workers.get_mut(&id) {
+            worker.ports.set_http2(facts.speaks_http2);
             deliver(&worker.ports.describe, Describe(Arc::clone(&facts)));
             worker.facts = Some(facts);
             worker.introspection = Introspection::Answered;

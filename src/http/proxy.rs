@@ -24,7 +24,7 @@ use crate::logic::prompt_keys::PromptKeys;
 use crate::logic::request::RequestFacts;
 use crate::logic::retry::{StatusMeaning, meaning_of};
 use crate::messages::{Decision, Outcome, Reservation, SelectWorker, WorkerPorts};
-use crate::upstream::UpstreamError;
+use crate::upstream::{Protocol, UpstreamError};
 
 /// Header with the decision's id; in every routed answer.
 const DECISION_HEADER: &str = "x-fathom-decision-id";
@@ -234,7 +234,8 @@ async fn send(
     if let Some(rank) = rank {
         request.headers_mut().insert(RANK_HEADER, HeaderValue::from(rank.number()));
     }
-    edge.client.send(request).await
+    let protocol = if worker.speaks_http2() { Protocol::Http2 } else { Protocol::Http1 };
+    edge.client.send(request, protocol).await
 }
 
 fn respond(

@@ -335,6 +335,8 @@ pub struct WorkerFacts {
     pub block_size: Option<u32>,
     /// Those of `models` that are LoRA adapters.
     pub adapters: Arc<[Arc<str>]>,
+    /// Whether it says that it speaks HTTP/2 in cleartext.
+    pub speaks_http2: bool,
     /// The engine's version text, where it said one.
     pub version: Option<Arc<str>>,
 }

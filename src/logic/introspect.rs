@@ -91,6 +91,8 @@ pub struct EngineAnswer {
     pub model_path: Option<Arc<str>>,
     /// Its version text.
     pub version: Option<Arc<str>>,
+    /// Whether it says that it speaks HTTP/2 in cleartext.
+    pub speaks_http2: bool,
     /// Its feeds; `None` where it publishes nothing.
     pub feeds: Option<Result<FeedDescriptor, FeedRefusal>>,
     /// Ids and JSON texts of its `/v1/models` objects.
@@ -113,6 +115,7 @@ pub fn facts(endpoint: &Endpoint, answer: EngineAnswer) -> Option<WorkerFacts> {
         model_objects: answer.models.into_iter().map(|(_, json)| json).collect(),
         adapters: answer.adapters.into(),
         version: answer.version,
+        speaks_http2: answer.speaks_http2,
         ..WorkerFacts::default()
     };
     match feeds {

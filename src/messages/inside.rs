@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use actix::prelude::Recipient;
@@ -42,6 +43,8 @@ pub struct WorkerPorts {
     pub drain: Recipient<Drain>,
     /// Receives [`Stop`].
     pub stop: Recipient<Stop>,
+    /// Whether its engine speaks HTTP/2 in cleartext.
+    speaks_http2: AtomicBool,
 }
 
 impl WorkerPorts {
@@ -70,6 +73,7 @@ impl WorkerPorts {
             show_blocks: None,
             drain: worker.clone().recipient(),
             stop: worker.clone().recipient(),
+            speaks_http2: AtomicBool::new(false),
         }
     }
 
@@ -78,6 +82,16 @@ impl WorkerPorts {
     pub fn with_report_load(mut self, report_load: Recipient<ReportLoad>) -> Self {
         self.report_load = Some(report_load);
         self
+    }
+
+    /// Notes whether the engine speaks HTTP/2 in cleartext.
+    pub fn set_http2(&self, speaks_http2: bool) {
+        self.speaks_http2.store(speaks_http2, Ordering::Relaxed);
+    }
+
+    /// Tells whether the engine speaks HTTP/2 in cleartext.
+    pub fn speaks_http2(&self) -> bool {
+        self.speaks_http2.load(Ordering::Relaxed)
     }
 
     /// Adds the port through which others may see which blocks the worker lists.

@@ -16,10 +16,21 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 
 use crate::config::UpstreamSettings;
 
+/// What an engine speaks on its port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Protocol {
+    /// HTTP/1.1.
+    Http1,
+    /// HTTP/2 in cleartext, without an upgrade.
+    Http2,
+}
+
 /// The pooled client of one thread.
 #[derive(Debug, Clone)]
 pub(crate) struct EngineClient {
-    client: Client<HttpConnector, Full<Bytes>>,
+    http1: Client<HttpConnector, Full<Bytes>>,
+    /// For engines that say they speak HTTP/2 in cleartext: one connection carries all requests to an engine.
+    http2: Client<HttpConnector, Full<Bytes>>,
     response_header_timeout: Duration,
 }
 
@@ -54,14 +65,16 @@ impl EngineClient {
         connector.set_nodelay(true);
         connector.set_connect_timeout(Some(settings.connect_timeout));
         connector.set_keepalive(Some(Duration::from_secs(15)));
-        let client = Client::builder(TokioExecutor::new())
+        let mut builder = Client::builder(TokioExecutor::new());
+        builder
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(settings.pool_idle_timeout)
             .pool_max_idle_per_host(settings.max_idle_per_worker)
             // An idle connection that the engine closed just now is replaced before anything of the request is written to it.
-            .retry_canceled_requests(true)
-            .build(connector);
-        Self { client, response_header_timeout: settings.response_header_timeout }
+            .retry_canceled_requests(true);
+        let http1 = builder.build(connector.clone());
+        let http2 = builder.http2_only(true).timer(TokioTimer::new()).build(connector);
+        Self { http1, http2, response_header_timeout: settings.response_header_timeout }
     }
 
     /// Sends the request and returns the answer once its head has arrived. Dropping the future, or the answer's body, closes the
@@ -70,8 +83,16 @@ impl EngineClient {
     /// # Errors
     /// [`UpstreamError::Connect`] where nothing was sent; [`UpstreamError::Request`] and [`UpstreamError::Timeout`] where the
     /// engine may have begun to work.
-    pub(crate) async fn send(&self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, UpstreamError> {
-        match tokio::time::timeout(self.response_header_timeout, self.client.request(request)).await {
+    pub(crate) async fn send(
+        &self,
+        request: Request<Full<Bytes>>,
+        protocol: Protocol,
+    ) -> Result<Response<Incoming>, UpstreamError> {
+        let client = match protocol {
+            Protocol::Http1 => &self.http1,
+            Protocol::Http2 => &self.http2,
+        };
+        match tokio::time::timeout(self.response_header_timeout, client.request(request)).await {
             Err(_) => Err(UpstreamError::Timeout(self.response_header_timeout)),
             Ok(Ok(response)) => Ok(response),
             Ok(Err(error)) if error.is_connect() => Err(UpstreamError::Connect(error)),
@@ -97,7 +118,7 @@ impl EngineClient {
         }
         let request = request.body(Full::default()).map_err(UpstreamError::Invalid)?;
         let fetched = tokio::time::timeout(timeout, async {
-            let response = self.send(request).await?;
+            let response = self.send(request, Protocol::Http1).await?;
             if response.status() != StatusCode::OK {
                 return Err(UpstreamError::Status(response.status()));
             }

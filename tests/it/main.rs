@@ -18,6 +18,7 @@ mod edge;
 mod embedding;
 mod extension;
 mod failures;
+mod http2;
 mod kv_cache;
 mod kv_events;
 mod load;
