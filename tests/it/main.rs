@@ -24,6 +24,7 @@ mod kv_events;
 mod load;
 mod load_stream;
 mod prompts;
+mod proxying;
 mod retries;
 mod shutdown;
 mod streaming;

@@ -137,3 +137,29 @@ async fn prompts_are_left_alone_where_nobody_looks_at_them() {
     assert!(!router.metrics().await.contains("fathom_prompts_total{"), "nothing was tried");
     router.stop().await;
 }
+
+/// Seen in vllm-project/production-stack#1025.
+#[actix::test]
+async fn a_dozen_huge_prompts_at_once_hold_nothing_up_and_cost_no_request() {
+    let mut hurried = tokenizer("chatml");
+    hurried.timeout = std::time::Duration::from_millis(1);
+    hurried.max_waiting = 4;
+    let (_engines, router) = fleet(hurried).await;
+    let model = router.fleet().await[0].facts.models[0].to_string();
+    let text = "the quick brown fox jumps over the lazy dog ".repeat(20_000);
+    let body = json!({"model": model, "prompt": text, "max_tokens": 1});
+    let asked = futures::future::join_all((0..12).map(|_| post(&router, "/v1/completions", &body)));
+    let health = async {
+        for _ in 0..20 {
+            assert_eq!(Client::new().get(&format!("{}/healthz", router.url)).await.status, 200);
+        }
+    };
+    let (answers, ()) = futures::join!(asked, health);
+    assert_all_succeeded(&answers);
+    let mut counted = 0.0;
+    for reason in ["text", "timed_out", "busy", "loading"] {
+        counted += router.metric(&format!("fathom_prompts_total{{kind=\"{reason}\"}}")).await.unwrap_or(0.0);
+    }
+    assert_eq!(counted, 12.0, "{}", router.metrics().await);
+    router.stop().await;
+}
