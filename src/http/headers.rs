@@ -7,8 +7,9 @@ use crate::error::RouteError;
 use crate::http::access::API_KEY_HEADER;
 
 /// Headers that concern one connection only (RFC 9110, section 7.6.1, and the older ones it names).
-const HOP_BY_HOP: [&str; 10] = [
+const HOP_BY_HOP: [&str; 11] = [
     "connection",
+    "http2-settings",
     "keep-alive",
     "proxy-authenticate",
     "proxy-authorization",

@@ -25,4 +25,5 @@ mod load_stream;
 mod prompts;
 mod retries;
 mod shutdown;
+mod smuggling;
 mod streaming;
