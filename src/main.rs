@@ -43,7 +43,7 @@ async fn run(config: RouterConfig, server: ServerConfig) -> Result<(), StartErro
     for address in listening.addresses {
         tracing::info!(%address, scheme = listening.scheme, "listening");
     }
-    let served = listening.server.into_inner().await;
+    let served = listening.server.await;
     router.stop().await;
     served.map_err(StartError::Serve)
 }

@@ -1,6 +1,7 @@
 //! The listener of the `fathom` binary, for whoever wants the same one: TLS or not, limits on connections, and the options that
 //! streams need.
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -17,29 +18,21 @@ use crate::error::StartError;
 use crate::router::RouterHandle;
 
 /// A server whose addresses are bound. It serves from the moment on which `server` is first polled.
-#[derive(Debug)]
 pub struct Listener {
     /// Where it listens; the port is the one that was taken, also where any free one was wanted.
     pub addresses: Vec<SocketAddr>,
     /// `https` or `http`.
     pub scheme: &'static str,
     /// Ends when the process is told to stop, or with an error.
-    pub server: ServerFuture,
+    pub server: Server,
 }
 
-/// The server as a future.
-pub struct ServerFuture(Server);
-
-impl std::fmt::Debug for ServerFuture {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ServerFuture").finish_non_exhaustive()
-    }
-}
-
-impl ServerFuture {
-    /// Returns what actix-web runs.
-    pub fn into_inner(self) -> Server {
-        self.0
+impl fmt::Debug for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Listener")
+            .field("addresses", &self.addresses)
+            .field("scheme", &self.scheme)
+            .finish_non_exhaustive()
     }
 }
 
@@ -71,7 +64,7 @@ pub fn listen(router: &RouterHandle, config: &ServerConfig) -> Result<Listener, 
     };
     let bound = bound
         .map_err(|source| StartError::Listen { address: format!("{} port {}", config.host, config.port), source })?;
-    Ok(Listener { addresses: bound.addrs(), scheme, server: ServerFuture(bound.run()) })
+    Ok(Listener { addresses: bound.addrs(), scheme, server: bound.run() })
 }
 
 /// Reads certificate and key. The versions are TLS 1.2 and 1.3; which HTTP is spoken is agreed with the client (ALPN).

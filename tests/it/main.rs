@@ -4,6 +4,7 @@
 
 mod support;
 
+mod access;
 mod actors;
 mod admission;
 mod binary;
@@ -20,6 +21,7 @@ mod extension;
 mod failures;
 mod kv_cache;
 mod kv_events;
+mod listener;
 mod load;
 mod load_stream;
 mod prompts;
