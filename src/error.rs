@@ -55,6 +55,18 @@ pub enum RouteError {
     /// The path cannot be forwarded.
     #[error("the path cannot be forwarded")]
     InvalidPath,
+    /// A header cannot be passed on.
+    #[error("a header of the request cannot be passed on")]
+    InvalidHeader,
+    /// No client's key came with the request, or an unknown one.
+    #[error("a valid API key is wanted, as a bearer token or in x-api-key")]
+    InvalidApiKey,
+    /// No admin key came with the request, or an unknown one.
+    #[error("a valid admin key is wanted, as a bearer token or in x-api-key")]
+    InvalidAdminKey,
+    /// No admin key is configured, and the request comes from elsewhere.
+    #[error("without an admin key, this path answers only the machine that the router runs on")]
+    AdminKeyRequired,
     /// No worker serves the model.
     #[error("no worker serves this model")]
     UnknownModel,
@@ -92,6 +104,10 @@ impl RouteError {
             | Self::BodyTooLarge { .. }
             | Self::BodyBroken
             | Self::InvalidPath
+            | Self::InvalidHeader
+            | Self::InvalidApiKey
+            | Self::InvalidAdminKey
+            | Self::AdminKeyRequired
             | Self::UnknownModel
             | Self::UnknownWorker => ErrorSource::Client,
             Self::AllWorkersFailed | Self::UpstreamTimeout => ErrorSource::Engine,
@@ -116,6 +132,10 @@ impl RouteError {
             | Self::BodyTooLarge { .. }
             | Self::BodyBroken
             | Self::InvalidPath
+            | Self::InvalidHeader
+            | Self::InvalidApiKey
+            | Self::InvalidAdminKey
+            | Self::AdminKeyRequired
             | Self::UnknownModel
             | Self::UnknownWorker
             | Self::UpstreamTimeout => false,
@@ -129,6 +149,10 @@ impl RouteError {
             Self::BodyTooLarge { .. } => "body_too_large",
             Self::BodyBroken => "body_broken",
             Self::InvalidPath => "invalid_path",
+            Self::InvalidHeader => "invalid_header",
+            Self::InvalidApiKey => "invalid_api_key",
+            Self::InvalidAdminKey => "invalid_admin_key",
+            Self::AdminKeyRequired => "admin_key_required",
             Self::UnknownModel => "model_not_found",
             Self::UnknownWorker => "worker_not_found",
             Self::NoWorkerAvailable => "no_worker_available",

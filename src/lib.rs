@@ -87,6 +87,7 @@ pub mod logic;
 pub mod messages;
 pub mod prompt;
 pub mod router;
+pub mod server;
 #[cfg(feature = "sim")]
 pub mod sim;
 pub mod telemetry;

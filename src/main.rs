@@ -3,11 +3,11 @@
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
-use actix_web::{App, HttpServer};
 use clap::Parser;
 use fathom_router::config::{CommandLine, LogFormat, RouterConfig, ServerConfig};
 use fathom_router::error::StartError;
 use fathom_router::router::Router;
+use fathom_router::server::listen;
 use tracing_subscriber::EnvFilter;
 
 /// Each feed of each rank is a socket with three descriptors, and each open request has two.
@@ -29,31 +29,21 @@ fn main() -> ExitCode {
 
 async fn run(config: RouterConfig, server: ServerConfig) -> Result<(), StartError> {
     raise_descriptor_limit();
-    let drain_timeout = config.drain_timeout;
     for worker in &config.workers {
         tracing::info!(url = %worker.url, "worker configured");
     }
     let router = Router::builder().config(config).start().await?;
-    let routes = router.configure();
-    let listening = HttpServer::new(move || App::new().configure(routes.clone()))
-        .workers(server.http_threads)
-        // A client that leaves must end the engine's work at once, also while the engine is silent.
-        .h1_allow_half_closed(false)
-        // Else the first chunk of a stream on a reused connection waits for the delayed acknowledgement, some 45 ms.
-        .tcp_nodelay(true)
-        .shutdown_timeout(drain_timeout.as_secs())
-        .bind((server.host.as_str(), server.port));
-    let listening = match listening {
+    let listening = match listen(&router, &server) {
         Ok(listening) => listening,
-        Err(source) => {
+        Err(error) => {
             router.stop().await;
-            return Err(StartError::Listen { address: format!("{} port {}", server.host, server.port), source });
+            return Err(error);
         }
     };
-    for address in listening.addrs() {
-        tracing::info!(%address, "listening");
+    for address in listening.addresses {
+        tracing::info!(%address, scheme = listening.scheme, "listening");
     }
-    let served = listening.run().await;
+    let served = listening.server.await;
     router.stop().await;
     served.map_err(StartError::Serve)
 }

@@ -14,7 +14,7 @@ use crate::actors::{
 use crate::clock;
 use crate::config::RouterConfig;
 use crate::error::StartError;
-use crate::http::{EdgePorts, Gate, add_routes};
+use crate::http::{Access, EdgePorts, Gate, add_routes};
 use crate::logic::endpoint::Endpoint;
 use crate::logic::ids::WorkerId;
 use crate::logic::policy::Policy;
@@ -137,6 +137,7 @@ impl RouterBuilder {
     /// Where the configuration is refused, or an actor ended before it had started.
     pub async fn start(self) -> Result<RouterHandle, StartError> {
         self.config.check()?;
+        let access = Access::open(&self.config.access)?;
         let telemetry = Telemetry::new();
         let variants = VariantBoard::default();
         let observers = Observers::new(self.observers);
@@ -169,6 +170,7 @@ impl RouterBuilder {
             gate: Arc::new(Gate::new(self.config.http.max_concurrent_requests, telemetry.open_requests.clone())),
             telemetry,
             settings: self.config.http,
+            access,
             freshness: self.config.load.freshness,
             stream_idle_timeout: self.config.upstream.stream_idle_timeout,
             wants_prompts,
@@ -287,6 +289,11 @@ impl RouterHandle {
     /// Returns the router's counters.
     pub fn telemetry(&self) -> &Telemetry {
         &self.ports.telemetry
+    }
+
+    /// Returns how long requests in flight may go on when the router stops.
+    pub(crate) fn drain_timeout(&self) -> Duration {
+        self.config.drain_timeout
     }
 
     /// Lets no new request in: `/readyz` answers 503 and forwarded paths answer 503 from now on.

@@ -5,8 +5,8 @@ use std::net::Ipv6Addr;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use crate::config::PromptSettings;
 use crate::config::error::ConfigError;
+use crate::config::{AccessSettings, PromptSettings};
 use crate::config::{
     HttpSettings, IntrospectionSettings, KvSettings, LoadSettings, RouterConfig, ServerConfig, UpstreamSettings,
 };
@@ -46,6 +46,7 @@ impl RouterConfig {
         check_introspection(&self.introspection)?;
         check_upstream(&self.upstream)?;
         check_http(&self.http)?;
+        check_access(&self.access)?;
         secs("drain_timeout_secs", self.drain_timeout, 0..=DAY_SECS)
     }
 }
@@ -61,6 +62,13 @@ impl ServerConfig {
             return Err(ConfigError::Rule { key: "host", value: format!("{:?}", self.host), rule });
         }
         within("http_threads", self.http_threads, 1..=MAX_HTTP_THREADS)?;
+        if self.h2c && self.tls.is_some() {
+            let rule = "has no effect beside tls_cert_file, which brings HTTP/2 of its own";
+            return Err(ConfigError::Rule { key: "h2c", value: true.to_string(), rule });
+        }
+        within("max_connections", self.max_connections, 1..=1_000_000)?;
+        millis("header_timeout_ms", self.header_timeout, 100..=MINUTE_MILLIS)?;
+        secs("keep_alive_secs", self.keep_alive, 1..=HOUR_MILLIS / 1_000)?;
         if self.log_level.trim().is_empty() {
             let rule = "must name a level";
             return Err(ConfigError::Rule { key: "log_level", value: format!("{:?}", self.log_level), rule });
@@ -120,6 +128,14 @@ fn check_upstream(settings: &UpstreamSettings) -> Result<(), ConfigError> {
 fn check_http(settings: &HttpSettings) -> Result<(), ConfigError> {
     within("max_body_bytes", settings.max_body_bytes, 1..=GIB)?;
     within("max_concurrent_requests", settings.max_concurrent_requests, 1..=1_000_000)
+}
+
+fn check_access(settings: &AccessSettings) -> Result<(), ConfigError> {
+    if settings.open_admin && settings.admin_key_file.is_some() {
+        let rule = "cannot be given beside admin_key_file";
+        return Err(ConfigError::Rule { key: "open_admin", value: true.to_string(), rule });
+    }
+    Ok(())
 }
 
 fn is_bare_host(host: &str) -> bool {

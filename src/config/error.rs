@@ -99,6 +99,16 @@ pub enum ConfigError {
         /// The address, and what is wrong with it.
         source: InvalidWorkerUrl,
     },
+    /// A file that a setting names cannot be used. What it holds is not quoted: it is, or may be, a secret.
+    #[error("{key} = {path:?}: {reason}")]
+    NamedFile {
+        /// The key.
+        key: &'static str,
+        /// The path as it was given.
+        path: PathBuf,
+        /// What the operating system said, or what is wrong with the content.
+        reason: String,
+    },
     /// A value breaks a rule, and must not be shown because it is, or may be, a secret.
     #[error("{key}: {rule}")]
     Secret {

@@ -15,6 +15,7 @@
 //! # Ok::<(), fathom_router::config::ConfigError>(())
 //! ```
 
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,13 +29,18 @@ use crate::logic::price::BasisRule;
 
 mod check;
 mod error;
+mod key_file;
 mod raw;
+mod raw_worker;
+mod toml_error;
 mod validate;
 mod workers;
 
 pub use crate::prompt::{ChatStyle, ModelTokenizer, PromptSettings};
 pub use error::ConfigError;
-pub use raw::{CommandLine, RawConfig, RawWorker, SettingDoc};
+pub(crate) use key_file::read_keys;
+pub use raw::{CommandLine, RawConfig, SettingDoc};
+pub use raw_worker::RawWorker;
 
 /// What the router obeys. Embedders start from the default and change fields.
 ///
@@ -79,6 +85,8 @@ pub struct RouterConfig {
     pub upstream: UpstreamSettings,
     /// What clients may send, and what they are told.
     pub http: HttpSettings,
+    /// Who is served.
+    pub access: AccessSettings,
     /// How long requests in flight may go on when the router stops: 0 (cut at once) to a day.
     /// Default: 30 s.
     pub drain_timeout: Duration,
@@ -103,6 +111,7 @@ impl Default for RouterConfig {
             introspection: IntrospectionSettings::default(),
             upstream: UpstreamSettings::default(),
             http: HttpSettings::default(),
+            access: AccessSettings::default(),
             drain_timeout: Duration::from_secs(30),
             seed: None,
         }
@@ -319,6 +328,25 @@ impl Default for HttpSettings {
     }
 }
 
+/// Who is served. The default serves every client, and the admin paths (`/metrics`, `/workers` and what is below) to this machine.
+///
+/// A request comes from this machine where its peer address is a loopback one and no header says that a proxy passed it on. That
+/// holds for embedders too; a server on a Unix socket has no peer address, and needs a key or [`AccessSettings::open_admin`].
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct AccessSettings {
+    /// File with the keys of clients: one per line, lines that start with `#` do not count. Forwarded paths and `/v1/models` want
+    /// one of them as `Authorization: Bearer KEY` or `x-api-key: KEY`. It must be readable at start; a change takes effect within
+    /// a second, and one that leaves no readable key is logged and ignored. Default: none, and no key is wanted.
+    pub api_keys_file: Option<PathBuf>,
+    /// File of the same form with the keys for the admin paths. Clients' keys do not open these, nor do these serve clients.
+    /// Default: none.
+    pub admin_key_file: Option<PathBuf>,
+    /// Whether the admin paths answer whoever reaches them, for those who guard them otherwise. Not beside
+    /// [`AccessSettings::admin_key_file`]. Default: no.
+    pub open_admin: bool,
+}
+
 /// What the `fathom` binary needs beyond the router: where it listens and how it logs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -329,6 +357,18 @@ pub struct ServerConfig {
     pub port: u16,
     /// Threads that serve HTTP: 1 to 1024. Default: as many as run at a time on this machine.
     pub http_threads: usize,
+    /// Certificate and key of the listener. Default: none, and the listener speaks plain HTTP.
+    pub tls: Option<TlsFiles>,
+    /// Whether HTTP/2 without TLS is spoken to clients that begin with it. The version is told by the first bytes, for which
+    /// actix-web waits without a limit. Not beside [`ServerConfig::tls`]. Default: no.
+    pub h2c: bool,
+    /// Connections that each HTTP thread keeps open at a time; more wait until one is closed. 1 to 1000000. Default: 25000.
+    pub max_connections: usize,
+    /// How long the head of a connection's first request may take, and the TLS handshake: 100 ms to a minute. Default: 5 s.
+    pub header_timeout: Duration,
+    /// How long an idle connection is kept: 1 s to an hour. The default, 75 s, is above the 60 s after which common proxies close
+    /// theirs; below that, their requests meet connections that are just being closed.
+    pub keep_alive: Duration,
     /// Which log lines are written, as a filter of `tracing-subscriber`: a level, or levels per module. Its syntax is checked
     /// where the log is set up. Default: `info`.
     pub log_level: String,
@@ -342,10 +382,24 @@ impl Default for ServerConfig {
             host: "127.0.0.1".to_owned(),
             port: 30_000,
             http_threads: std::thread::available_parallelism().map_or(1, usize::from).min(check::MAX_HTTP_THREADS),
+            tls: None,
+            h2c: false,
+            max_connections: 25_000,
+            header_timeout: Duration::from_secs(5),
+            keep_alive: Duration::from_secs(75),
             log_level: "info".to_owned(),
             log_format: LogFormat::default(),
         }
     }
+}
+
+/// Where certificate and private key of the listener are, both in PEM form.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// The certificate chain, the listener's own certificate first.
+    pub cert: PathBuf,
+    /// The private key of that certificate.
+    pub key: PathBuf,
 }
 
 /// How log lines look.

@@ -6,11 +6,12 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Command, Parser};
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
 
 use crate::config::error::ConfigError;
+use crate::config::raw_worker::RawWorker;
+use crate::config::toml_error::without_source_text;
 use crate::config::{RouterConfig, ServerConfig};
-use crate::logic::endpoint::Secret;
 
 const WORKERS: &str = "Workers";
 const POLICY: &str = "Policy";
@@ -21,6 +22,7 @@ const PROMPTS: &str = "Prompts";
 const INTROSPECTION: &str = "Introspection";
 const ENGINES: &str = "Engines";
 const HTTP: &str = "HTTP";
+const ACCESS: &str = "Access";
 const PROCESS: &str = "Process";
 
 /// Routes requests to the LLM inference engine that will answer soonest, by the queue depth that engines publish.
@@ -272,6 +274,50 @@ pub struct RawConfig {
         default_missing_value = "true", help_heading = PROMPTS)]
     pub forward_token_ids: Option<bool>,
 
+    /// File with the keys that clients must send, one per line; lines that start with # do not count. It is read again within a
+    /// second of a change. Without it, every client is served. Default: none.
+    #[arg(long, env = "FATHOM_API_KEYS_FILE", value_name = "FILE", help_heading = ACCESS)]
+    pub api_keys_file: Option<PathBuf>,
+
+    /// File with the key that /metrics and /workers want, written and read again like api_keys_file; several are all accepted.
+    /// Without it, these paths answer this machine only. Default: none.
+    #[arg(long, env = "FATHOM_ADMIN_KEY_FILE", value_name = "FILE", help_heading = ACCESS)]
+    pub admin_key_file: Option<PathBuf>,
+
+    /// Whether /metrics and /workers answer everyone who reaches them, because something else guards them. Default: false.
+    #[arg(long, env = "FATHOM_OPEN_ADMIN", value_name = "BOOL", num_args = 0..=1, require_equals = true,
+        default_missing_value = "true", help_heading = ACCESS)]
+    pub open_admin: Option<bool>,
+
+    /// File with the certificate chain of the listener (PEM), its own certificate first; makes the listener speak TLS, and HTTP/2
+    /// with clients that ask for it. Needs tls_key_file. Default: none.
+    #[arg(long, env = "FATHOM_TLS_CERT_FILE", value_name = "FILE", help_heading = ACCESS)]
+    pub tls_cert_file: Option<PathBuf>,
+
+    /// File with the private key of the certificate (PEM). Needs tls_cert_file. Default: none.
+    #[arg(long, env = "FATHOM_TLS_KEY_FILE", value_name = "FILE", help_heading = ACCESS)]
+    pub tls_key_file: Option<PathBuf>,
+
+    /// Whether the listener speaks HTTP/2 without TLS too, to clients that begin with it. A connection on which nothing is ever
+    /// sent is then kept for ever, so it is for networks of one's own. Default: false.
+    #[arg(long, env = "FATHOM_H2C", value_name = "BOOL", num_args = 0..=1, require_equals = true,
+        default_missing_value = "true", help_heading = HTTP)]
+    pub h2c: Option<bool>,
+
+    /// Connections that each HTTP thread keeps open at a time, 1 to 1000000; more wait until one is closed. Default: 25000.
+    #[arg(long, env = "FATHOM_MAX_CONNECTIONS", value_name = "COUNT", help_heading = HTTP)]
+    pub max_connections: Option<usize>,
+
+    /// How long a client may take to send the head of its first request, or for the TLS handshake, before the connection is
+    /// closed, in milliseconds, 100 to 60000. Default: 5000.
+    #[arg(long, env = "FATHOM_HEADER_TIMEOUT_MS", value_name = "MS", help_heading = HTTP)]
+    pub header_timeout_ms: Option<u64>,
+
+    /// How long an idle connection of a client is kept, in seconds, 1 to 3600. Keep it above the time after which a proxy in front
+    /// closes its own, commonly 60. Default: 75.
+    #[arg(long, env = "FATHOM_KEEP_ALIVE_SECS", value_name = "SECS", help_heading = HTTP)]
+    pub keep_alive_secs: Option<u64>,
+
     /// How long requests in flight may go on when the router stops, in seconds, 0 (cut at once) to
     /// 86400. Default: 30.
     #[arg(long, env = "FATHOM_DRAIN_TIMEOUT_SECS", value_name = "SECS", help_heading = PROCESS)]
@@ -352,6 +398,15 @@ impl RawConfig {
             expose_decision: self.expose_decision.or(lower.expose_decision),
             forward_authorization: self.forward_authorization.or(lower.forward_authorization),
             forward_token_ids: self.forward_token_ids.or(lower.forward_token_ids),
+            api_keys_file: self.api_keys_file.or(lower.api_keys_file),
+            admin_key_file: self.admin_key_file.or(lower.admin_key_file),
+            open_admin: self.open_admin.or(lower.open_admin),
+            tls_cert_file: self.tls_cert_file.or(lower.tls_cert_file),
+            tls_key_file: self.tls_key_file.or(lower.tls_key_file),
+            h2c: self.h2c.or(lower.h2c),
+            max_connections: self.max_connections.or(lower.max_connections),
+            header_timeout_ms: self.header_timeout_ms.or(lower.header_timeout_ms),
+            keep_alive_secs: self.keep_alive_secs.or(lower.keep_alive_secs),
             drain_timeout_secs: self.drain_timeout_secs.or(lower.drain_timeout_secs),
             log_level: self.log_level.or(lower.log_level),
             log_format: self.log_format.or(lower.log_format),
@@ -389,39 +444,6 @@ pub struct SettingDoc {
     pub effect: String,
 }
 
-/// One `[[worker]]` table: settings of a single worker, for engines that cannot be asked or whose answer is wrong. If it has a
-/// port base, its feed keys replace all that the engine says of its feeds; their names are the engine's.
-#[derive(Debug, Clone, PartialEq, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-#[non_exhaustive]
-pub struct RawWorker {
-    /// Address, as in `worker_urls`. Required. A worker that is also in that list is the same worker.
-    pub url: String,
-    /// Served model names. Default: what the engine says.
-    pub models: Option<Vec<String>>,
-    /// The bearer key that this engine wants. Default: that of `engine_api_key_env`.
-    #[serde(default, deserialize_with = "hidden_text")]
-    pub api_key: Option<Secret>,
-    /// Name of the environment variable that holds the key, in its place.
-    pub api_key_env: Option<String>,
-    /// Number of DP ranks, 1 to 1024. Default: 1.
-    pub dp_size: Option<u32>,
-    /// Rank `r` publishes load on this port plus `r`. Default: no load.
-    pub load_endpoint_port_base: Option<u16>,
-    /// ZMQ topic prefix of load. Default: everything.
-    pub load_topic: Option<String>,
-    /// Host part of the KV event endpoint: a wildcard, or the worker's own host. Default: `*`.
-    pub endpoint_host: Option<String>,
-    /// Rank `r` publishes KV events on this port plus `r`. Default: no KV events.
-    pub endpoint_port_base: Option<u16>,
-    /// ZMQ topic prefix of KV events. Default: everything.
-    pub topic: Option<String>,
-    /// Tokens per KV block in events, at least 1. Default: what the events say.
-    pub block_size: Option<u32>,
-    /// Rank `r` replays KV events on this port plus `r`. Default: no replay.
-    pub replay_endpoint_port_base: Option<u16>,
-}
-
 /// Why a flag or variable is not the port to listen on; clap puts the flag and the value in front.
 #[derive(Debug, thiserror::Error)]
 enum InvalidPort {
@@ -444,33 +466,4 @@ fn read(path: &Path) -> Result<RawConfig, ConfigError> {
     let text =
         std::fs::read_to_string(path).map_err(|source| ConfigError::Unreadable { path: path.to_owned(), source })?;
     RawConfig::from_toml(&text).map_err(|source| ConfigError::File { path: path.to_owned(), source: Box::new(source) })
-}
-
-/// Keeps line, key and reason of a parser's error and drops the line that it would quote.
-fn without_source_text(text: &str, mut error: toml::de::Error) -> ConfigError {
-    let span = error.span().unwrap_or_default();
-    let line = 1 + text.bytes().take(span.start).filter(|byte| *byte == b'\n').count();
-    let reason = error.message().to_owned();
-    // The parser knows the path of keys, but tells it only in the text of an error without source.
-    error.set_input(None);
-    let shown = error.to_string();
-    let path = shown.trim_end().rsplit_once("\nin `").map(|(_, path)| path.trim_end_matches('`'));
-    if let Some((name, _)) = reason.strip_prefix("unknown field `").and_then(|rest| rest.split_once('`')) {
-        let key = path.map_or_else(|| name.to_owned(), |path| format!("{path}.{name}"));
-        return ConfigError::UnknownKey { line, key };
-    }
-    // A duplicate is found before paths are known, and its span is the key.
-    let duplicate = text.get(span).filter(|_| reason == "duplicate key");
-    match path.or(duplicate) {
-        Some(key) => ConfigError::Type { line, key: key.to_owned(), reason },
-        None => ConfigError::Syntax { line, reason },
-    }
-}
-
-/// A value of another type would be quoted in the error, and it may be a key all the same: a number, or a list of keys.
-fn hidden_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Secret>, D::Error> {
-    match toml::Value::deserialize(deserializer)? {
-        toml::Value::String(text) => Ok(Some(Secret::new(&text))),
-        _ => Err(serde::de::Error::custom("must be text")),
-    }
 }

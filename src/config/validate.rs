@@ -1,9 +1,11 @@
 //! From what was written to what is obeyed: defaults under it, names looked up, addresses parsed, ranges checked.
 
+use std::path::Path;
 use std::time::Duration;
 
 use crate::config::error::ConfigError;
 use crate::config::raw::RawConfig;
+use crate::config::{AccessSettings, TlsFiles};
 use crate::config::{ChatStyle, ModelTokenizer, PromptSettings};
 use crate::config::{
     HttpSettings, IntrospectionSettings, KvSettings, LoadSettings, LogFormat, RouterConfig, ServerConfig,
@@ -57,6 +59,7 @@ impl RawConfig {
             introspection: self.introspection(),
             upstream: self.upstream(environment)?,
             http: self.http(),
+            access: self.access(),
             seed: self.seed,
             ..RouterConfig::default()
         };
@@ -140,11 +143,34 @@ impl RawConfig {
         settings
     }
 
+    fn access(&self) -> AccessSettings {
+        AccessSettings {
+            api_keys_file: self.api_keys_file.clone(),
+            admin_key_file: self.admin_key_file.clone(),
+            open_admin: self.open_admin.unwrap_or_default(),
+        }
+    }
+
+    fn tls(&self) -> Result<Option<TlsFiles>, ConfigError> {
+        let lonely = |key, path: &Path, rule| Err(ConfigError::Rule { key, value: format!("{path:?}"), rule });
+        match (&self.tls_cert_file, &self.tls_key_file) {
+            (Some(cert), Some(key)) => Ok(Some(TlsFiles { cert: cert.clone(), key: key.clone() })),
+            (Some(cert), None) => lonely("tls_cert_file", cert, "needs tls_key_file"),
+            (None, Some(key)) => lonely("tls_key_file", key, "needs tls_cert_file"),
+            (None, None) => Ok(None),
+        }
+    }
+
     fn server(&self) -> Result<ServerConfig, ConfigError> {
         let mut config = ServerConfig::default();
         set(&mut config.host, self.host.as_deref().map(without_brackets));
         set(&mut config.port, self.port);
         set(&mut config.http_threads, self.http_threads);
+        config.tls = self.tls()?;
+        set(&mut config.h2c, self.h2c);
+        set(&mut config.max_connections, self.max_connections);
+        set(&mut config.header_timeout, self.header_timeout_ms.map(Duration::from_millis));
+        set(&mut config.keep_alive, self.keep_alive_secs.map(Duration::from_secs));
         set(&mut config.log_level, self.log_level.clone());
         let log_format = self.log_format.as_deref().map(|text| named("log_format", text, &LOG_FORMATS));
         set(&mut config.log_format, log_format.transpose()?);

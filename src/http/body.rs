@@ -20,7 +20,7 @@ const MAX_INITIAL_BYTES: usize = 64 * 1024;
 
 /// Reads the client's body.
 pub(super) async fn read(
-    mut payload: Payload,
+    payload: &mut Payload,
     announced: Option<usize>,
     max_body_bytes: usize,
 ) -> Result<Bytes, RouteError> {

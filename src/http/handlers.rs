@@ -1,14 +1,19 @@
 //! Forwarded requests: read, look at, hand to the proxy.
 
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::sync::Arc;
 
+use actix_web::body::BoxBody;
 use actix_web::http::header::CONTENT_LENGTH;
 use actix_web::{HttpRequest, HttpResponse, web};
 use bytes::Bytes;
+use futures::future::{Either, select};
 
 use crate::clock;
 use crate::error::RouteError;
 use crate::http::body;
+use crate::http::departure::{Departure, WatchedBody};
 use crate::http::headers::to_engine;
 use crate::http::proxy::{Outgoing, route};
 use crate::http::{Edge, prompt, respond};
@@ -48,11 +53,16 @@ pub(super) async fn forward(request: HttpRequest, payload: web::Payload, edge: w
     }
 }
 
-async fn try_forward(request: &HttpRequest, payload: web::Payload, edge: &Edge) -> Result<HttpResponse, RouteError> {
+async fn try_forward(
+    request: &HttpRequest,
+    mut payload: web::Payload,
+    edge: &Edge,
+) -> Result<HttpResponse, RouteError> {
     let arrived_at = clock::now();
     let pass = edge.ports.gate.enter()?;
+    let headers = to_engine(request.headers(), edge.ports.settings.forward_authorization)?;
     let announced = request.headers().get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
-    let mut body = body::read(payload, announced, edge.ports.settings.max_body_bytes).await?;
+    let mut body = body::read(&mut payload, announced, edge.ports.settings.max_body_bytes).await?;
     let route_data = request.app_data::<EngineRoute>().copied().unwrap_or(EngineRoute::any("/"));
     let mut facts = facts_of(&body, route_data)?;
     facts.priority = priority_of(request);
@@ -66,11 +76,29 @@ async fn try_forward(request: &HttpRequest, payload: web::Payload, edge: &Edge) 
     let outgoing = Outgoing {
         method: method_of(request)?,
         target: engine_target(request, route_data.pattern)?,
-        headers: to_engine(request.headers(), edge.ports.settings.forward_authorization),
+        headers,
         body,
         arrived_at,
     };
-    route(edge, facts, outgoing, pass).await
+    let routed = route(edge, facts, outgoing, pass);
+    match Departure::of(request, payload) {
+        None => routed.await,
+        Some(departure) => watched(routed, departure).await,
+    }
+}
+
+/// Gives up on the request as soon as its client has left; what it holds is given back by its drop.
+async fn watched(
+    routed: impl Future<Output = Result<HttpResponse, RouteError>>,
+    mut departure: Departure,
+) -> Result<HttpResponse, RouteError> {
+    let gone = poll_fn(|context| departure.poll_gone(context));
+    match select(pin!(routed), gone).await {
+        Either::Left((response, _)) => {
+            Ok(response?.map_body(|_, body| BoxBody::new(WatchedBody::new(body, departure))))
+        }
+        Either::Right(_) => Ok(HttpResponse::BadRequest().finish()),
+    }
 }
 
 fn facts_of(body: &Bytes, route: EngineRoute) -> Result<RequestFacts, RouteError> {

@@ -3,9 +3,13 @@
 use actix_web::http::header as client_side;
 use hyper::header as engine_side;
 
+use crate::error::RouteError;
+use crate::http::access::API_KEY_HEADER;
+
 /// Headers that concern one connection only (RFC 9110, section 7.6.1, and the older ones it names).
-const HOP_BY_HOP: [&str; 10] = [
+const HOP_BY_HOP: [&str; 11] = [
     "connection",
+    "http2-settings",
     "keep-alive",
     "proxy-authenticate",
     "proxy-authorization",
@@ -19,27 +23,41 @@ const HOP_BY_HOP: [&str; 10] = [
 /// Request headers that the upstream client sets itself, or that were answered here.
 const REPLACED_IN_REQUESTS: [&str; 3] = ["host", "content-length", "expect"];
 
+/// Request headers in which clients send their keys.
+const CREDENTIALS: [&str; 2] = ["authorization", API_KEY_HEADER];
+
 /// Returns the headers of the request to the engine. The client's own credentials pass only where `keep_authorization` says so.
-pub(super) fn to_engine(client: &client_side::HeaderMap, keep_authorization: bool) -> engine_side::HeaderMap {
+///
+/// # Errors
+/// Refuses a request for another protocol over the same connection (WebSocket): its body has no end, whatever its length says.
+/// Refuses a header that one of the two crates takes and the other does not, such as one with a control character.
+pub(super) fn to_engine(
+    client: &client_side::HeaderMap,
+    keep_authorization: bool,
+) -> Result<engine_side::HeaderMap, RouteError> {
+    if client
+        .get_all(client_side::UPGRADE)
+        .any(|value| value.as_bytes().trim_ascii().eq_ignore_ascii_case(b"websocket"))
+    {
+        return Err(RouteError::InvalidHeader);
+    }
     let named = named_by_connection(client.get_all(client_side::CONNECTION).map(client_side::HeaderValue::as_bytes));
     let mut headers = engine_side::HeaderMap::with_capacity(client.len());
     for (name, value) in client {
         let name_text = name.as_str();
         let passes = !is_hop_by_hop(name_text, &named)
             && !REPLACED_IN_REQUESTS.contains(&name_text)
-            && (keep_authorization || name_text != "authorization");
+            && (keep_authorization || !CREDENTIALS.contains(&name_text));
         if !passes {
             continue;
         }
-        // Both crates accept the same names and values, so nothing is dropped here.
-        if let (Ok(name), Ok(value)) = (
-            engine_side::HeaderName::from_bytes(name_text.as_bytes()),
-            engine_side::HeaderValue::from_bytes(value.as_bytes()),
-        ) {
-            headers.append(name, value);
-        }
+        let name = engine_side::HeaderName::from_bytes(name_text.as_bytes());
+        let value = engine_side::HeaderValue::from_bytes(value.as_bytes());
+        let (Ok(name), Ok(mut value)) = (name, value) else { return Err(RouteError::InvalidHeader) };
+        value.set_sensitive(CREDENTIALS.contains(&name_text));
+        headers.append(name, value);
     }
-    headers
+    Ok(headers)
 }
 
 /// Returns the engine's headers for the client, repeated ones repeated. The length is left to the body.
@@ -76,7 +94,7 @@ fn named_by_connection<'a>(values: impl Iterator<Item = &'a [u8]>) -> Vec<String
 mod tests {
     use actix_web::http::header::{HeaderMap, HeaderName, HeaderValue};
 
-    use super::{to_client, to_engine};
+    use super::{RouteError, to_client, to_engine};
 
     fn client_headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
         pairs.iter().map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value))).collect()
@@ -90,12 +108,26 @@ mod tests {
             ("transfer-encoding", "chunked"),
             ("host", "router"),
             ("authorization", "Bearer client"),
+            ("x-api-key", "client"),
             ("x-request-id", "7"),
         ]);
-        let engine = to_engine(&client, false);
+        let engine = to_engine(&client, false).expect("nothing to refuse");
         assert_eq!(engine.len(), 1, "{engine:?}");
         assert_eq!(engine["x-request-id"], "7");
-        assert_eq!(to_engine(&client, true)["authorization"], "Bearer client");
+        let engine = to_engine(&client, true).expect("nothing to refuse");
+        assert_eq!(engine["authorization"], "Bearer client");
+        assert_eq!(engine["x-api-key"], "client");
+    }
+
+    #[test]
+    fn a_value_that_no_engine_would_take_refuses_the_request() {
+        // What actix-web's parser lets through is not checked by its header type again.
+        let mut client = client_headers(&[("x-request-id", "7")]);
+        let unchecked = HeaderValue::from_bytes(b"a\x80").expect("bytes above ASCII pass");
+        client.append(HeaderName::from_static("x-text"), unchecked);
+        assert_eq!(to_engine(&client, false).expect("they pass")["x-text"].as_bytes(), b"a\x80");
+        let upgrade = client_headers(&[("connection", "upgrade"), ("upgrade", " WebSocket")]);
+        assert_eq!(to_engine(&upgrade, false).expect_err("no protocol but HTTP"), RouteError::InvalidHeader);
     }
 
     #[test]

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use actix::prelude::Recipient;
+use actix_web::guard;
+use actix_web::middleware::from_fn;
 use actix_web::web::{self, ServiceConfig};
 
 use crate::config::HttpSettings;
@@ -13,9 +15,11 @@ use crate::prompt::{PromptKind, Prompts};
 use crate::telemetry::Telemetry;
 use crate::upstream::EngineClient;
 
+mod access;
 mod admin;
 mod admin_kv;
 mod body;
+mod departure;
 mod fleet_metrics;
 mod handlers;
 mod headers;
@@ -24,6 +28,7 @@ mod prompt;
 mod proxy;
 mod respond;
 
+pub(crate) use access::Access;
 pub(crate) use in_flight::Gate;
 
 /// Paths that are forwarded with a JSON body, which must name the model where the interface has one, and whose prompts they take.
@@ -52,6 +57,7 @@ pub(crate) struct EdgePorts {
     pub(crate) gate: Arc<Gate>,
     pub(crate) telemetry: Telemetry,
     pub(crate) settings: HttpSettings,
+    pub(crate) access: Access,
     pub(crate) freshness: std::time::Duration,
     pub(crate) stream_idle_timeout: std::time::Duration,
     /// Whether whoever selects looks at prompts.
@@ -75,15 +81,22 @@ pub(crate) fn add_routes(services: &mut ServiceConfig, ports: EdgePorts, client:
         .route("/healthz", web::get().to(admin::healthz))
         .route("/readyz", web::get().to(admin::readyz))
         // What engines call their own, and load balancers in front of them ask for.
-        .route("/health", web::get().to(admin::readyz))
-        .route("/metrics", web::get().to(admin::metrics))
-        .route("/workers", web::get().to(admin::workers))
-        .route("/workers/{id}/kv_blocks", web::get().to(admin_kv::blocks))
-        .route("/v1/models", web::get().to(admin::models));
+        .route("/health", web::get().to(admin::readyz));
+    let admin_routes = [
+        ("/metrics", web::get().to(admin::metrics)),
+        ("/workers", web::get().to(admin::workers)),
+        ("/workers/{id}/kv_blocks", web::get().to(admin_kv::blocks)),
+    ];
+    for (path, route) in admin_routes {
+        services.service(web::resource(path).guard(guard::Get()).wrap(from_fn(access::admin_only)).route(route));
+    }
+    let models = web::resource("/v1/models").guard(guard::Get()).wrap(from_fn(access::clients_only));
+    services.service(models.route(web::get().to(admin::models)));
     for (path, prompt) in JSON_PATHS {
         let route = handlers::EngineRoute::json(path, prompt);
-        services.service(web::resource(path).app_data(route).route(web::post().to(handlers::forward)));
+        let resource = web::resource(path).app_data(route).wrap(from_fn(access::clients_only));
+        services.service(resource.route(web::post().to(handlers::forward)));
     }
     let others = web::resource(OTHER_PATHS).app_data(handlers::EngineRoute::any(OTHER_PATHS));
-    services.service(others.route(web::route().to(handlers::forward)));
+    services.service(others.wrap(from_fn(access::clients_only)).route(web::route().to(handlers::forward)));
 }

@@ -225,7 +225,9 @@ async fn send(
     *request.method_mut() = outgoing.method.clone();
     *request.uri_mut() = uri;
     *request.headers_mut() = outgoing.headers.clone();
+    // One that the client sent is here only where it is to be passed on in place of the key.
     if let Some(key) = &worker.api_key
+        && !outgoing.headers.contains_key(AUTHORIZATION)
         && let Ok(mut value) = HeaderValue::try_from(format!("Bearer {}", key.reveal()))
     {
         value.set_sensitive(true);

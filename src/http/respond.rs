@@ -2,7 +2,7 @@
 
 use actix_web::HttpResponse;
 use actix_web::http::StatusCode;
-use actix_web::http::header::{ContentType, RETRY_AFTER};
+use actix_web::http::header::{ContentType, RETRY_AFTER, WWW_AUTHENTICATE};
 
 use crate::error::{ErrorSource, RouteError};
 use crate::telemetry::Telemetry;
@@ -21,13 +21,17 @@ pub(super) fn error(error: RouteError, telemetry: &Telemetry) -> HttpResponse {
         ErrorSource::Client => "invalid_request_error",
         ErrorSource::Engine | ErrorSource::Router => "server_error",
     };
-    let mut response = HttpResponse::build(status(error));
+    let status = status(error);
+    let mut response = HttpResponse::build(status);
     response.insert_header(ContentType::json()).insert_header((ERROR_CODE_HEADER, error.code()));
+    if status == StatusCode::UNAUTHORIZED {
+        response.insert_header((WWW_AUTHENTICATE, "Bearer"));
+    }
     if error.is_retryable() {
         response.insert_header((RETRY_AFTER, RETRY_AFTER_SECS));
     }
     if leaves_body_unread(error) {
-        // The rest of the body is still on its way: what follows on this connection cannot be told from it.
+        // The rest of the body may still be on its way: what follows on this connection cannot be told from it.
         response.force_close();
     }
     response.body(error_body(&error.to_string(), kind, error.code()))
@@ -35,7 +39,11 @@ pub(super) fn error(error: RouteError, telemetry: &Telemetry) -> HttpResponse {
 
 fn status(error: RouteError) -> StatusCode {
     match error {
-        RouteError::InvalidBody | RouteError::BodyBroken | RouteError::InvalidPath => StatusCode::BAD_REQUEST,
+        RouteError::InvalidBody | RouteError::BodyBroken | RouteError::InvalidPath | RouteError::InvalidHeader => {
+            StatusCode::BAD_REQUEST
+        }
+        RouteError::InvalidApiKey | RouteError::InvalidAdminKey => StatusCode::UNAUTHORIZED,
+        RouteError::AdminKeyRequired => StatusCode::FORBIDDEN,
         RouteError::BodyTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
         RouteError::UnknownModel | RouteError::UnknownWorker => StatusCode::NOT_FOUND,
         RouteError::UpstreamTimeout => StatusCode::GATEWAY_TIMEOUT,
@@ -51,7 +59,14 @@ fn status(error: RouteError) -> StatusCode {
 fn leaves_body_unread(error: RouteError) -> bool {
     matches!(
         error,
-        RouteError::BodyTooLarge { .. } | RouteError::BodyBroken | RouteError::Overloaded | RouteError::ShuttingDown
+        RouteError::BodyTooLarge { .. }
+            | RouteError::BodyBroken
+            | RouteError::InvalidHeader
+            | RouteError::InvalidApiKey
+            | RouteError::InvalidAdminKey
+            | RouteError::AdminKeyRequired
+            | RouteError::Overloaded
+            | RouteError::ShuttingDown
     )
 }
 

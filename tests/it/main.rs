@@ -4,6 +4,7 @@
 
 mod support;
 
+mod access;
 mod actors;
 mod admission;
 mod binary;
@@ -21,10 +22,12 @@ mod failures;
 mod http2;
 mod kv_cache;
 mod kv_events;
+mod listener;
 mod load;
 mod load_stream;
 mod prompts;
 mod proxying;
 mod retries;
 mod shutdown;
+mod smuggling;
 mod streaming;

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use actix_web::dev::ServerHandle;
 use actix_web::{App, HttpServer};
-use fathom_router::config::RouterConfig;
+use fathom_router::config::{RouterConfig, ServerConfig};
 use fathom_router::logic::endpoint::{Endpoint, WorkerUrl};
 use fathom_router::logic::health::WorkerState;
 use fathom_router::logic::snapshot::WorkerSnapshot;
 use fathom_router::messages::{FleetMember, Outcome};
 use fathom_router::router::{Router, RouterBuilder, RouterHandle};
+use fathom_router::server::listen;
 use fathom_router::sim::{SimConfig, SimEngine};
 use fathom_router::telemetry::Kind;
 
@@ -54,6 +55,17 @@ pub(crate) async fn start_router(builder: RouterBuilder) -> RunningRouter {
     let server_handle = server.handle();
     actix::spawn(server);
     RunningRouter { handle, url, server: server_handle }
+}
+
+/// Starts the router behind the binary's own listener, on a port that the system gives.
+pub(crate) async fn start_listening(builder: RouterBuilder, mut config: ServerConfig) -> RunningRouter {
+    (config.port, config.http_threads) = (0, 1);
+    let handle = builder.start().await.expect("a router");
+    let listener = listen(&handle, &config).expect("a listener");
+    let url = format!("{}://{}", listener.scheme, listener.addresses[0]);
+    let server = listener.server.handle();
+    actix::spawn(listener.server);
+    RunningRouter { handle, url, server }
 }
 
 impl RunningRouter {
