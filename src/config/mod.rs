@@ -309,7 +309,8 @@ pub struct HttpSettings {
     pub max_concurrent_requests: usize,
     /// Whether responses tell the worker chosen and why, which shows the fleet to clients. Default: no.
     pub expose_decision: bool,
-    /// Whether a client's `Authorization` header is passed to the engine in place of the configured key. Default: no.
+    /// Whether a client's `Authorization` and `x-api-key` headers are passed to the engine, in place of the configured key.
+    /// Default: no.
     pub forward_authorization: bool,
     /// Whether the tokens of a completion's or `/generate`'s text, where they are known, are sent to the engine in its place, so
     /// that it need not encode it again. Default: no.

@@ -263,7 +263,8 @@ pub struct RawConfig {
         default_missing_value = "true", help_heading = HTTP)]
     pub expose_decision: Option<bool>,
 
-    /// Whether a client's Authorization header is passed to the engine in place of the configured key. Default: false.
+    /// Whether a client's Authorization and x-api-key headers are passed to the engine, in place of the configured key.
+    /// Default: false.
     #[arg(long, env = "FATHOM_FORWARD_AUTHORIZATION", value_name = "BOOL", num_args = 0..=1, require_equals = true,
         default_missing_value = "true", help_heading = HTTP)]
     pub forward_authorization: Option<bool>,

@@ -3,7 +3,7 @@ use std::time::Duration;
 use clap::builder::Resettable;
 use clap::{Command, CommandFactory, FromArgMatches};
 
-use crate::config::{CommandLine, LogFormat, PolicyKind, RawConfig, RouterConfig, ServerConfig};
+use crate::config::{CommandLine, LogFormat, PolicyKind, RawConfig, RouterConfig, ServerConfig, SettingDoc};
 use crate::logic::policy::CacheAwareSettings;
 use crate::logic::price::BasisRule;
 
@@ -92,6 +92,16 @@ fn the_defaults_in_the_help_are_the_defaults() {
     assert_eq!(server(raw), ServerConfig::default());
 }
 
+#[test]
+fn the_readme_says_of_every_setting_what_its_help_says() {
+    let readme = include_str!("../../README.md");
+    for setting in RawConfig::reference() {
+        let SettingDoc { key, default, effect, .. } = setting;
+        let rows = [format!("| `{key}` | `{default}` | {effect} |\n"), format!("| `{key}` | {default} | {effect} |\n")];
+        assert!(rows.iter().any(|row| readme.contains(row)), "the README lacks: {}", rows[0]);
+    }
+}
+
 /// Seen in sgl-project/sglang#12621: workers given in one of these forms were not added, and nothing said so.
 #[test]
 fn every_form_of_the_worker_list_gives_the_same_list() {
@@ -151,7 +161,7 @@ fn an_empty_or_malformed_element_of_the_list_is_named() {
 }
 
 /// Key, value as it stands in the file, and what is said of it.
-const REFUSED: [(&str, &str, &str); 39] = [
+const REFUSED: [(&str, &str, &str); 47] = [
     ("eject_after_unreachable", "0", "must be at least 1"),
     ("eject_after_unreachable", "1001", "must be at most 1000"),
     ("policy", "\"\"", "must be one of cache_aware_zmq, least_load, power_of_two, round_robin, random"),
@@ -189,6 +199,14 @@ const REFUSED: [(&str, &str, &str); 39] = [
     ("max_body_bytes", "1073741825", "must be at most 1073741824"),
     ("max_concurrent_requests", "0", "must be at least 1"),
     ("drain_timeout_secs", "86401", "must be at most 86400"),
+    ("max_connections", "0", "must be at least 1"),
+    ("max_connections", "1000001", "must be at most 1000000"),
+    ("header_timeout_ms", "99", "must be at least 100"),
+    ("header_timeout_ms", "60001", "must be at most 60000"),
+    ("keep_alive_secs", "0", "must be at least 1"),
+    ("keep_alive_secs", "3601", "must be at most 3600"),
+    ("tls_cert_file", "\"c.pem\"", "needs tls_key_file"),
+    ("tls_key_file", "\"k.pem\"", "needs tls_cert_file"),
     ("log_level", "\" \"", "must name a level"),
     ("log_format", "\"xml\"", "must be one of text, json"),
 ];
@@ -234,6 +252,20 @@ fn written_values_arrive_in_their_units() {
     assert_eq!(router.upstream.response_header_timeout, Duration::from_secs(1));
     assert_eq!(router.seed, Some(7));
     assert_eq!(server.host, "::1");
+}
+
+#[test]
+fn settings_that_cannot_stand_beside_each_other_are_refused() {
+    let rows = [
+        ("open_admin = true\nadmin_key_file = 'a'", "open_admin = true: cannot be given beside admin_key_file"),
+        (
+            "h2c = true\ntls_cert_file = 'c'\ntls_key_file = 'k'",
+            "h2c = true: has no effect beside tls_cert_file, which brings HTTP/2 of its own",
+        ),
+    ];
+    for (text, message) in rows {
+        assert_eq!(refusal(toml(text)), message);
+    }
 }
 
 #[test]

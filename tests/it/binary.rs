@@ -42,7 +42,13 @@ async fn a_log_that_nobody_reads_any_more_stops_nothing() {
 
 #[test]
 fn a_bad_value_stops_the_start_with_a_sentence_that_names_it() {
-    let rows: [(&[&str], &str); 3] = [
+    let rows: [(&[&str], &str); 6] = [
+        (&["--api-keys-file", "/nonexistent/keys"], "api_keys_file = \"/nonexistent/keys\": No such file"),
+        (&["--tls-cert-file", "cert.pem"], "tls_cert_file = \"cert.pem\": needs tls_key_file"),
+        (
+            &["--port", "0", "--tls-cert-file", "/nonexistent/c", "--tls-key-file", "/nonexistent/k"],
+            "tls_cert_file = \"/nonexistent/c\": No such file",
+        ),
         (&["--worker-urls", "http://ok:1", "ftp://bad:2"], "ftp://bad:2"),
         (&["--load-freshness-ms", "0"], "load_freshness_ms = 0: must be at least 1"),
         (&["--policy", "fastest"], "policy = \"fastest\": must be one of"),
