@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::config::check;
 use crate::config::error::ConfigError;
-use crate::config::raw::RawWorker;
+use crate::config::raw_worker::RawWorker;
 use crate::logic::endpoint::{
     Endpoint, EndpointOverrides, Feed, FeedDescriptor, FeedRefusal, MAX_DP_RANKS, Secret, WorkerUrl, kv_feed,
     load_feed, replay_feed,
