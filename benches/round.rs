@@ -13,7 +13,7 @@ use actix::prelude::{Actor, Addr, Context, Handler, Message, MessageResult, Reci
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use fathom_router::actors::{Observers, SelectorActor, SelectorSettings, WorkerActor, WorkerContext, WorkerSettings};
 use fathom_router::clock;
-use fathom_router::config::{KvSettings, LoadSettings, PolicyKind, QueueSettings};
+use fathom_router::config::{HealthRules, KvSettings, LoadSettings, PolicyKind, QueueSettings};
 use fathom_router::logic::admission::Caps;
 use fathom_router::logic::decide::{DecideRules, FrozenRound, Scratch, decide};
 use fathom_router::logic::endpoint::{Endpoint, WorkerFacts, WorkerUrl};
@@ -58,7 +58,7 @@ async fn grouped(num_workers: usize) -> Recipient<SelectWorker> {
     let mut load = LoadSettings::default();
     load.freshness = FRESHNESS;
     let context = WorkerContext::new(
-        WorkerSettings { load, kv: KvSettings::default(), eject_after_unreachable: 3 },
+        WorkerSettings { load, kv: KvSettings::default(), health: HealthRules::default() },
         nobody.clone().recipient(),
         Observers::default(),
         telemetry.clone(),

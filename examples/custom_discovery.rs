@@ -61,8 +61,8 @@ impl Handler<RouterEvent> for Narrator {
     fn handle(&mut self, event: RouterEvent, _ctx: &mut Self::Context) {
         match event {
             RouterEvent::WorkerStarted { worker, url } => println!("  {worker} started at {url}"),
-            RouterEvent::WorkerStateChanged { worker, from, to } => {
-                println!("  {worker}: {} -> {}", from.name(), to.name())
+            RouterEvent::WorkerStateChanged { worker, from, to, cause, .. } => {
+                println!("  {worker}: {} -> {} ({})", from.name(), to.name(), cause.name())
             }
             RouterEvent::WorkerRemoved { worker, url } => println!("  {worker} removed from {url}"),
             _ => {}

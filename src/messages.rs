@@ -19,10 +19,11 @@ use actix::prelude::{Message, MessageResponse};
 
 use crate::logic::decide::NoWorker;
 use crate::logic::endpoint::{Endpoint, Readiness, WorkerFacts, WorkerUrl};
-use crate::logic::health::WorkerState;
+use crate::logic::health::{Cause, WorkerState};
 use crate::logic::ids::{DecisionId, DpRank, WorkerId};
 use crate::logic::load::RankLoad;
 use crate::logic::price::Basis;
+use crate::logic::probe::ProbeResult;
 use crate::logic::prompt_keys::PromptKeys;
 use crate::logic::request::RequestFacts;
 use crate::logic::round::Token;
@@ -168,6 +169,12 @@ pub struct BlockKeys {
     pub by_rank: Vec<Vec<u64>>,
 }
 
+/// Tells a worker what a probe of its engine's health path came to. Sent by the registry at the probe interval to workers that
+/// have the port.
+#[derive(Debug, Clone, Copy, Message)]
+#[rtype(result = "()")]
+pub struct ProbeEnded(pub ProbeResult);
+
 /// Tells a worker to take no new requests.
 #[derive(Debug, Clone, Copy, Message)]
 #[rtype(result = "()")]
@@ -206,7 +213,7 @@ pub struct ReportTrouble {
 pub enum Trouble {
     /// Its actor has not answered for many rounds: replace it.
     Unresponsive,
-    /// Its engine could not be reached several times: ask it again soon.
+    /// Its engine could not be reached several times, by requests or probes: ask it again soon.
     EngineUnreachable,
 }
 
@@ -273,6 +280,8 @@ pub enum RouterEvent {
         from: WorkerState,
         /// The state that it entered.
         to: WorkerState,
+        /// Why.
+        cause: Cause,
     },
     /// A worker is gone, with all it knew.
     WorkerRemoved {

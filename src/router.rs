@@ -192,12 +192,12 @@ fn start_registry(
 ) -> Addr<RegistryActor> {
     let settings = RegistrySettings {
         introspection: config.introspection,
+        probes: config.probes.clone(),
         upstream: config.upstream.clone(),
         round_deadline: config.round_deadline,
         worker_factory: worker_factory.unwrap_or_else(RegistrySettings::built_in_workers),
     };
-    let worker_settings =
-        WorkerSettings { load: config.load, kv: config.kv, eject_after_unreachable: config.eject_after_unreachable };
+    let worker_settings = WorkerSettings { load: config.load, kv: config.kv, health: config.health };
     let (observers, telemetry, variants) = (observers.clone(), telemetry.clone(), variants.clone());
     RegistryActor::start_in_arbiter(&arbiter.handle(), move |ctx: &mut Context<RegistryActor>| {
         let context = WorkerContext::new(worker_settings, ctx.address().recipient(), observers, telemetry, variants);

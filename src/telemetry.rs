@@ -79,6 +79,10 @@ pub struct Telemetry {
     pub prompts: Family<Kind, Counter>,
     /// Times an engine was asked what it serves, by result.
     pub introspections: Family<Kind, Counter>,
+    /// Workers ejected, by cause.
+    pub worker_ejections: Family<Kind, Counter>,
+    /// Probes of health paths, by result.
+    pub health_probes: Family<Kind, Counter>,
     /// Worker actors replaced, by cause.
     pub worker_replacements: Family<Kind, Counter>,
     /// Events that an observer missed because its mailbox was full.
@@ -134,6 +138,8 @@ impl Telemetry {
             kv_downgrades: Counter::default(),
             prompts: Family::default(),
             introspections: Family::default(),
+            worker_ejections: Family::default(),
+            health_probes: Family::default(),
             worker_replacements: Family::default(),
             observer_misses: Counter::default(),
             requests: Family::default(),
@@ -198,6 +204,8 @@ impl Telemetry {
         let help = "Prompts by what they were read from, or by why they are not known as tokens";
         r.register("prompts", help, self.prompts.clone());
         r.register("introspections", "Times an engine was asked, by result", self.introspections.clone());
+        r.register("worker_ejections", "Workers ejected, by cause", self.worker_ejections.clone());
+        r.register("health_probes", "Probes of health paths, by result", self.health_probes.clone());
         r.register("worker_replacements", "Worker actors replaced, by cause", self.worker_replacements.clone());
         r.register("observer_misses", "Events that an observer missed", self.observer_misses.clone());
         r.register("requests", "Requests that ended at a worker, by outcome", self.requests.clone());

@@ -15,11 +15,12 @@ use crate::wire::server_info::{Advertised, decode_server_info};
 /// Bytes of the largest answer read. A real `/server_info` has under 20 KiB.
 const MAX_ANSWER_BYTES: usize = 4 * 1024 * 1024;
 
-/// Asks the engine, with the retries of the settings.
+/// Asks the engine, with the retries of the settings. Where `health_path` is given, an engine that answers 503 there is not ready.
 pub(super) async fn introspect(
     client: &EngineClient,
     endpoint: &Endpoint,
     settings: &IntrospectionSettings,
+    health_path: Option<&str>,
 ) -> Result<WorkerFacts, Failure> {
     let engine = Engine { client, endpoint, settings };
     let mut answer = if endpoint.overrides.feeds.is_some() && !endpoint.overrides.models.is_empty() {
@@ -41,7 +42,11 @@ pub(super) async fn introspect(
         }
         Err(failure) => return Err(failure),
     }
-    facts(endpoint, answer).ok_or(Failure::NotFound)
+    let facts = facts(endpoint, answer).ok_or(Failure::NotFound)?;
+    match health_path {
+        Some(path) if engine.says_not_ready(path).await => Err(Failure::NotReady),
+        Some(_) | None => Ok(facts),
+    }
 }
 
 struct Engine<'a> {
@@ -80,6 +85,14 @@ impl Engine<'_> {
     async fn models(&self) -> Result<Vec<ModelObject>, Failure> {
         let body = self.fetch("/v1/models").await?;
         decode_models(&body).map_err(|_| Failure::Unreadable)
+    }
+
+    /// Asked once: an engine that does not say so clearly, because it is busy or has no such path, is taken for ready.
+    async fn says_not_ready(&self, path: &str) -> bool {
+        let url = format!("{}{path}", self.endpoint.url);
+        let api_key = self.endpoint.overrides.api_key.as_ref().map(|key| key.reveal());
+        let fetched = self.client.fetch(&url, api_key, self.settings.attempt_timeout, MAX_ANSWER_BYTES).await;
+        matches!(fetched, Err(UpstreamError::Status(status)) if status.as_u16() == 503)
     }
 
     async fn fetch(&self, path: &str) -> Result<Bytes, Failure> {

@@ -18,7 +18,7 @@ use crate::actors::gather::gather;
 use crate::actors::introspection::introspect;
 use crate::actors::worker::{WorkerActor, WorkerContext};
 use crate::clock;
-use crate::config::{IntrospectionSettings, UpstreamSettings};
+use crate::config::{IntrospectionSettings, ProbeSettings, UpstreamSettings};
 use crate::logic::endpoint::{Endpoint, Readiness, WorkerFacts};
 use crate::logic::ids::WorkerId;
 use crate::logic::introspect::{AskIntervals, Failure};
@@ -29,6 +29,10 @@ use crate::messages::{
 };
 use crate::telemetry::Telemetry;
 use crate::upstream::EngineClient;
+
+mod probes;
+
+use probes::ProbePlan;
 
 /// How often due questions and dead workers are looked for.
 const TICK: Duration = Duration::from_millis(50);
@@ -43,6 +47,8 @@ pub type WorkerFactory = Arc<dyn Fn(WorkerId, &Endpoint, WorkerContext) -> Worke
 pub struct RegistrySettings {
     /// When and how engines are asked.
     pub introspection: IntrospectionSettings,
+    /// When and how their health path is probed.
+    pub probes: ProbeSettings,
     /// The client that asks them.
     pub upstream: UpstreamSettings,
     /// How long [`ShowFleet`] waits for a worker.
@@ -84,6 +90,7 @@ struct RunningWorker {
     introspection: Introspection,
     is_being_asked: bool,
     ask_at: Instant,
+    probes: ProbePlan,
 }
 
 /// Sets the selector, which needs the registry's address to be made itself.
@@ -131,13 +138,15 @@ impl RegistryActor {
         tracing::info!(worker = %id, url = %endpoint.url, "worker started");
         let url = endpoint.url.clone();
         self.worker_context.observers.tell(self.telemetry(), || RouterEvent::WorkerStarted { worker: id, url });
+        let now = clock::now();
         let worker = RunningWorker {
             ports: Arc::new(ports),
             endpoint,
             facts: None,
             introspection: Introspection::Asking,
             is_being_asked: false,
-            ask_at: clock::now(),
+            ask_at: now,
+            probes: ProbePlan::new(id, self.settings.probes.interval, now),
         };
         self.workers.insert(id, worker);
     }
@@ -205,8 +214,11 @@ impl RegistryActor {
         let is_due = |worker: &&mut RunningWorker| !worker.is_being_asked && worker.ask_at <= now;
         for (id, worker) in self.workers.iter_mut().filter(|(_, worker)| is_due(worker)).take(room) {
             worker.is_being_asked = true;
-            ask_engine(*id, worker.endpoint.clone(), &self.client, &self.settings.introspection, ctx);
+            let is_newcomer = worker.facts.is_none() && !self.settings.probes.interval.is_zero();
+            let health_path = is_newcomer.then(|| Arc::clone(&self.settings.probes.path));
+            ask_engine(*id, worker.endpoint.clone(), &self.client, &self.settings.introspection, health_path, ctx);
         }
+        self.send_probes(now, ctx);
     }
 
     fn engine_asked(&mut self, id: WorkerId, result: Result<WorkerFacts, Failure>) {
@@ -252,10 +264,11 @@ fn ask_engine(
     endpoint: Endpoint,
     client: &EngineClient,
     settings: &IntrospectionSettings,
+    health_path: Option<Arc<str>>,
     ctx: &mut Context<RegistryActor>,
 ) {
     let (client, settings) = (client.clone(), *settings);
-    let asked = async move { introspect(&client, &endpoint, &settings).await };
+    let asked = async move { introspect(&client, &endpoint, &settings, health_path.as_deref()).await };
     ctx.spawn(
         actix::fut::wrap_future::<_, RegistryActor>(asked)
             .map(move |result, registry, _ctx| registry.engine_asked(id, result)),
@@ -275,6 +288,7 @@ fn result_name(result: &Result<WorkerFacts, Failure>) -> &'static str {
         Err(Failure::Unreachable) => "unreachable",
         Err(Failure::ServerError) => "server_error",
         Err(Failure::BrokenBody) => "broken_body",
+        Err(Failure::NotReady) => "not_ready",
         Err(Failure::NotFound) => "not_found",
         Err(Failure::Unauthorized) => "unauthorized",
         Err(Failure::Refused) => "refused",

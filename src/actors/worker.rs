@@ -15,15 +15,16 @@ use crate::config::{KvSettings, LoadSettings};
 use crate::feed::{FeedEvent, Frame, SubscribeError};
 use crate::logic::endpoint::{Endpoint, Feed, Readiness, WorkerFacts, WorkerUrl};
 use crate::logic::flight::FlightBook;
-use crate::logic::health::{Health, StateChange, WorkerState};
+use crate::logic::health::{Cause, Health, HealthRules, RequestEnd, StateChange};
 use crate::logic::ids::{DpRank, WorkerId};
 use crate::logic::load::{Applied, LoadTable};
+use crate::logic::pulse::Pulse;
 use crate::logic::rate_limit::RateLimit;
 use crate::logic::snapshot::{FeedHealth, WorkerSnapshot};
 use crate::logic::variant_board::VariantBoard;
 use crate::messages::{
-    BlockKeys, Collect, Describe, Drain, Outcome, ReportLoad, ReportTrouble, RequestFinished, Reserve, RouterEvent,
-    SetReadiness, ShowBlocks, Stop, Trouble, WorkerPorts,
+    BlockKeys, Collect, Describe, Drain, Outcome, ProbeEnded, ReportLoad, ReportTrouble, RequestFinished, Reserve,
+    RouterEvent, SetReadiness, ShowBlocks, Stop, Trouble, WorkerPorts,
 };
 use crate::telemetry::Telemetry;
 use crate::wire::load_frame::decode_load;
@@ -48,8 +49,8 @@ pub struct WorkerSettings {
     pub load: LoadSettings,
     /// How the engine's KV cache is followed.
     pub kv: KvSettings,
-    /// Requests in a row that could not reach the engine before it is ejected.
-    pub eject_after_unreachable: u32,
+    /// When it is ejected, and how it returns.
+    pub health: HealthRules,
 }
 
 /// What the registry hands to the worker factory beside the endpoint.
@@ -88,6 +89,7 @@ pub struct WorkerActor {
     url: WorkerUrl,
     context: WorkerContext,
     health: Health,
+    pulse: Pulse,
     facts: Arc<WorkerFacts>,
     load: LoadTable,
     flights: FlightBook,
@@ -104,7 +106,8 @@ impl WorkerActor {
         Self {
             id,
             url: endpoint.url.clone(),
-            health: Health::new(context.settings.eject_after_unreachable),
+            health: Health::new(context.settings.health),
+            pulse: Pulse::default(),
             facts: Arc::default(),
             load: LoadTable::new(None),
             flights: FlightBook::default(),
@@ -119,8 +122,11 @@ impl WorkerActor {
 
     /// Starts the worker on this thread's arbiter and returns its ports.
     pub fn start_ports(id: WorkerId, endpoint: &Endpoint, context: WorkerContext) -> WorkerPorts {
-        let worker = Self::new(id, endpoint, context).start();
+        let worker = Self::new(id, endpoint, context);
+        let pulse = worker.pulse.clone();
+        let worker = worker.start();
         WorkerPorts::new(id, endpoint, &worker)
+            .with_probes(worker.clone().recipient(), pulse)
             .with_report_load(worker.clone().recipient())
             .with_show_blocks(worker.recipient())
     }
@@ -138,6 +144,7 @@ impl WorkerActor {
             id: self.id,
             url: self.url.clone(),
             state: self.health.state(),
+            health: self.health.view(clock::now()),
             serving_since: self.health.serving_since(),
             left_alone_until: self.health.left_alone_until(),
             in_flight: self.flights.in_flight(),
@@ -150,18 +157,32 @@ impl WorkerActor {
         snapshot
     }
 
-    fn announce(&mut self, change: Option<StateChange>) {
-        let Some(StateChange { from, to }) = change else { return };
+    /// One log line per change; what follows from it for others, and when to look again.
+    fn announce(&mut self, change: Option<StateChange>, ctx: &mut Context<Self>) {
+        let Some(StateChange { from, to, cause }) = change else { return };
         self.frozen = None;
-        tracing::info!(worker = %self.id, url = %self.url, from = from.name(), to = to.name(), "worker changed state");
-        let worker = self.id;
-        self.context.observers.tell(&self.context.telemetry, || RouterEvent::WorkerStateChanged { worker, from, to });
-        if to == WorkerState::Ejected {
+        let (worker, state) = (self.id, to.name());
+        tracing::info!(%worker, url = %self.url, from = from.name(), to = state, cause = cause.name(), "worker changed state");
+        let event = || RouterEvent::WorkerStateChanged { worker, from, to, cause };
+        self.context.observers.tell(&self.context.telemetry, event);
+        if cause.is_ejection() {
+            Telemetry::count(&self.context.telemetry.worker_ejections, cause.name());
+        }
+        if let Some(until) = self.health.out_until() {
+            let cooldown = until.saturating_duration_since(clock::now());
+            ctx.run_later(cooldown, Self::look_at_the_time);
+        }
+        if matches!(cause, Cause::Unreachable | Cause::Probes) {
             let trouble = ReportTrouble { worker, trouble: Trouble::EngineUnreachable };
             if self.context.registry.try_send(trouble).is_err() {
-                tracing::warn!(worker = %self.id, "the registry could not be told that the engine is unreachable");
+                tracing::warn!(%worker, "the registry could not be told that the engine is unreachable");
             }
         }
+    }
+
+    fn look_at_the_time(&mut self, ctx: &mut Context<Self>) {
+        let change = self.health.time_passed(clock::now());
+        self.announce(change, ctx);
     }
 
     fn take_frame(&mut self, rank: DpRank, frame: &Frame, now: Instant) {
@@ -199,6 +220,9 @@ impl WorkerActor {
     /// Silence past the freshness window may be a publisher that is gone without a word; only a new connection can tell.
     fn reopen_silent_feeds(&mut self, ctx: &mut Context<Self>) {
         let now = clock::now();
+        if self.frozen.as_ref().is_some_and(|frozen| frozen.health != self.health.view(now)) {
+            self.frozen = None;
+        }
         self.kv.relist_due(now, ctx);
         let num_reopened = self.kv.reopen_failed(now, ctx);
         self.telemetry_of_reopens(num_reopened);
@@ -233,6 +257,17 @@ impl WorkerActor {
     }
 }
 
+/// Returns what an outcome says of the worker's health.
+fn request_end(msg: &RequestFinished) -> RequestEnd {
+    match msg.outcome {
+        Outcome::Completed => RequestEnd::Proven,
+        Outcome::Unreachable => RequestEnd::Unreachable,
+        Outcome::BrokeOff | Outcome::TimedOut | Outcome::ServerError => RequestEnd::Failed,
+        Outcome::Overloaded => RequestEnd::Overloaded(msg.retry_after),
+        Outcome::ClientGone | Outcome::NotSent => RequestEnd::Nothing,
+    }
+}
+
 impl Actor for WorkerActor {
     type Context = Context<Self>;
 
@@ -261,6 +296,7 @@ impl Handler<Reserve> for WorkerActor {
     fn handle(&mut self, msg: Reserve, _ctx: &mut Self::Context) {
         let now = clock::now();
         self.flights.reserve(msg.decision, now);
+        self.health.reserved(msg.decision);
         if let Some(prompt) = &msg.prompt {
             self.kv.reserved(msg.decision, prompt, now);
         }
@@ -272,24 +308,17 @@ impl Handler<RequestFinished> for WorkerActor {
     type Result = ();
 
     fn handle(&mut self, msg: RequestFinished, ctx: &mut Self::Context) {
-        if !self.flights.finish(msg.decision) {
-            return;
-        }
+        let Some(sent_at) = self.flights.finish(msg.decision) else { return };
         let now = clock::now();
         self.kv.finished(msg.decision, msg.outcome, msg.cached_tokens, now, ctx);
         self.frozen = None;
         Telemetry::count(&self.context.telemetry.requests, msg.outcome.name());
-        let change = match msg.outcome {
-            Outcome::Completed => self.health.reached(now),
-            Outcome::Unreachable => self.health.unreachable(now),
-            Outcome::BrokeOff | Outcome::TimedOut | Outcome::ServerError => self.health.failed(now),
-            Outcome::Overloaded => {
-                self.health.overloaded(msg.retry_after, now);
-                None
-            }
-            Outcome::ClientGone | Outcome::NotSent => None,
-        };
-        self.announce(change);
+        let end = request_end(&msg);
+        if end == RequestEnd::Proven {
+            self.pulse.beat();
+        }
+        let change = self.health.ended(msg.decision, end, sent_at, now);
+        self.announce(change, ctx);
         let (worker, telemetry) = (self.id, &self.context.telemetry);
         self.context.observers.tell(telemetry, || RouterEvent::Finished {
             decision: msg.decision,
@@ -311,19 +340,19 @@ impl Handler<Describe> for WorkerActor {
         }
         self.kv.describe(&self.facts, clock::now(), ctx);
         let change = self.health.engine_answered(clock::now());
-        self.announce(change);
+        self.announce(change, ctx);
     }
 }
 
 impl Handler<SetReadiness> for WorkerActor {
     type Result = ();
 
-    fn handle(&mut self, SetReadiness(readiness): SetReadiness, _ctx: &mut Self::Context) {
+    fn handle(&mut self, SetReadiness(readiness): SetReadiness, ctx: &mut Self::Context) {
         let change = match readiness {
             Readiness::Ready => self.health.resume(clock::now()),
             Readiness::Suspended => self.health.suspend(clock::now()),
         };
-        self.announce(change);
+        self.announce(change, ctx);
     }
 }
 
@@ -345,12 +374,21 @@ impl Handler<ShowBlocks> for WorkerActor {
     }
 }
 
+impl Handler<ProbeEnded> for WorkerActor {
+    type Result = ();
+
+    fn handle(&mut self, ProbeEnded(result): ProbeEnded, ctx: &mut Self::Context) {
+        let change = self.health.probed(result, self.pulse.take(), clock::now());
+        self.announce(change, ctx);
+    }
+}
+
 impl Handler<Drain> for WorkerActor {
     type Result = ();
 
-    fn handle(&mut self, _msg: Drain, _ctx: &mut Self::Context) {
+    fn handle(&mut self, _msg: Drain, ctx: &mut Self::Context) {
         let change = self.health.drain(clock::now());
-        self.announce(change);
+        self.announce(change, ctx);
     }
 }
 

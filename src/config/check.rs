@@ -8,7 +8,8 @@ use std::time::Duration;
 use crate::config::error::ConfigError;
 use crate::config::{AccessSettings, PromptSettings};
 use crate::config::{
-    HttpSettings, IntrospectionSettings, KvSettings, LoadSettings, RouterConfig, ServerConfig, UpstreamSettings,
+    HealthRules, HttpSettings, IntrospectionSettings, KvSettings, LoadSettings, ProbeSettings, RouterConfig,
+    ServerConfig, UpstreamSettings,
 };
 use crate::logic::admission::Caps;
 use crate::logic::policy::CacheAwareSettings;
@@ -42,7 +43,8 @@ impl RouterConfig {
         check_kv(&self.kv)?;
         check_prompts(&self.prompts)?;
         millis("round_deadline_ms", self.round_deadline, 1..=1_000)?;
-        within("eject_after_unreachable", self.eject_after_unreachable, 1..=1_000)?;
+        check_health(&self.health)?;
+        check_probes(&self.probes)?;
         check_introspection(&self.introspection)?;
         check_upstream(&self.upstream)?;
         check_http(&self.http)?;
@@ -94,6 +96,28 @@ fn check_caps(caps: &Caps) -> Result<(), ConfigError> {
     within("max_depth_per_worker", caps.max_depth.unwrap_or(1), 1..=1_000_000)?;
     within("max_kv_used", caps.max_kv_used.unwrap_or(1.0), 0.0..=1.0)?;
     within("max_pending_tokens", caps.max_pending_tokens.unwrap_or(1), 1..=u64::MAX)
+}
+
+fn check_health(rules: &HealthRules) -> Result<(), ConfigError> {
+    within("eject_after_unreachable", rules.eject_after_unreachable, 1..=1_000)?;
+    within("eject_failure_ratio", rules.failure_ratio, 0.0..=1.0)?;
+    within("eject_min_requests", rules.min_requests, 1..=1_000_000)?;
+    millis("eject_window_ms", rules.window, 10..=HOUR_MILLIS)?;
+    millis("eject_cooldown_ms", rules.cooldown, 1..=DAY_MILLIS)?;
+    millis("eject_max_cooldown_ms", rules.max_cooldown, 1..=DAY_MILLIS)?;
+    within("probation_successes", rules.probation_successes, 1..=1_000)?;
+    within("health_failures", rules.probe_failures, 1..=1_000)?;
+    within("health_successes", rules.probe_successes, 1..=1_000)
+}
+
+fn check_probes(settings: &ProbeSettings) -> Result<(), ConfigError> {
+    let is_path = settings.path.starts_with('/') && settings.path.bytes().all(|byte| byte.is_ascii_graphic());
+    if !is_path {
+        let rule = "must begin with a slash, and hold no spaces";
+        return Err(ConfigError::Rule { key: "health_path", value: format!("{:?}", settings.path), rule });
+    }
+    millis("health_interval_ms", settings.interval, 0..=DAY_MILLIS)?;
+    millis("health_timeout_ms", settings.timeout, 1..=MINUTE_MILLIS)
 }
 
 fn check_kv(settings: &KvSettings) -> Result<(), ConfigError> {

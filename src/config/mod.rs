@@ -36,6 +36,7 @@ mod toml_error;
 mod validate;
 mod workers;
 
+pub use crate::logic::health::HealthRules;
 pub use crate::prompt::{ChatStyle, ModelTokenizer, PromptSettings};
 pub use error::ConfigError;
 pub(crate) use key_file::read_keys;
@@ -73,8 +74,10 @@ pub struct RouterConfig {
     pub prompts: PromptSettings,
     /// How long a decision waits for the workers' snapshots before it does without the missing ones: 1 ms to 1 s. Default: 5 ms.
     pub round_deadline: Duration,
-    /// Requests in a row that cannot reach a worker before it gets no more traffic: 1 to 1000. Default: 3.
-    pub eject_after_unreachable: u32,
+    /// When a worker is ejected, and how it returns.
+    pub health: HealthRules,
+    /// How the engines' health path is probed.
+    pub probes: ProbeSettings,
     /// Limits beyond which a worker takes no more; a request that finds every worker full is refused at once. Default: none.
     pub caps: Caps,
     /// Requests that wait where every worker is full.
@@ -105,7 +108,8 @@ impl Default for RouterConfig {
             kv: KvSettings::default(),
             prompts: PromptSettings::default(),
             round_deadline: Duration::from_millis(5),
-            eject_after_unreachable: 3,
+            health: HealthRules::default(),
+            probes: ProbeSettings::default(),
             caps: Caps::default(),
             queue: QueueSettings::default(),
             introspection: IntrospectionSettings::default(),
@@ -261,6 +265,24 @@ impl Default for IntrospectionSettings {
             interval: Duration::from_secs(30),
             unauthorized_interval: Duration::from_secs(30),
         }
+    }
+}
+
+/// How the engines' health path is probed. How many failures and successes it takes is in [`HealthRules`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ProbeSettings {
+    /// The path, with a slash in front. Default: `/health`.
+    pub path: Arc<str>,
+    /// Pause between two probes of a worker: 0 (never) to a day. Default: 10 s.
+    pub interval: Duration,
+    /// How long an engine may take to answer: 1 ms to a minute. Default: 5 s.
+    pub timeout: Duration,
+}
+
+impl Default for ProbeSettings {
+    fn default() -> Self {
+        Self { path: Arc::from("/health"), interval: Duration::from_secs(10), timeout: Duration::from_secs(5) }
     }
 }
 

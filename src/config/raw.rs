@@ -14,6 +14,7 @@ use crate::config::toml_error::without_source_text;
 use crate::config::{RouterConfig, ServerConfig};
 
 const WORKERS: &str = "Workers";
+const HEALTH: &str = "Health checks";
 const POLICY: &str = "Policy";
 const LOAD: &str = "Load";
 const ADMISSION: &str = "Admission";
@@ -75,6 +76,55 @@ pub struct RawConfig {
     /// Requests in a row that cannot reach a worker before it gets no more traffic, 1 to 1000. Default: 3.
     #[arg(long, env = "FATHOM_EJECT_AFTER_UNREACHABLE", value_name = "REQUESTS", help_heading = WORKERS)]
     pub eject_after_unreachable: Option<u32>,
+
+    /// Part of the requests ended within the window that must have failed before a worker gets no more traffic, 0 (off) to
+    /// 1. Default: 0.5.
+    #[arg(long, env = "FATHOM_EJECT_FAILURE_RATIO", value_name = "PART", allow_negative_numbers = true, help_heading = WORKERS)]
+    pub eject_failure_ratio: Option<f64>,
+
+    /// Requests that must have ended at a worker within the window before their failures count, 1 to 1000000. Default: 10.
+    #[arg(long, env = "FATHOM_EJECT_MIN_REQUESTS", value_name = "REQUESTS", help_heading = WORKERS)]
+    pub eject_min_requests: Option<u32>,
+
+    /// How long the end of a request counts for that, in milliseconds, 10 to 3600000. Default: 30000.
+    #[arg(long, env = "FATHOM_EJECT_WINDOW_MS", value_name = "MS", help_heading = WORKERS)]
+    pub eject_window_ms: Option<u64>,
+
+    /// How long an ejected worker stays out before it is tried again, in milliseconds, 1 to 86400000; each further ejection
+    /// in a row doubles it. Default: 5000.
+    #[arg(long, env = "FATHOM_EJECT_COOLDOWN_MS", value_name = "MS", help_heading = WORKERS)]
+    pub eject_cooldown_ms: Option<u64>,
+
+    /// The most that the doubling comes to, and how long a worker must serve before its next ejection counts as the first
+    /// again, in milliseconds, 1 to 86400000. Default: 60000.
+    #[arg(long, env = "FATHOM_EJECT_MAX_COOLDOWN_MS", value_name = "MS", help_heading = WORKERS)]
+    pub eject_max_cooldown_ms: Option<u64>,
+
+    /// Successes that an ejected worker needs, one request or probe at a time, to serve again, 1 to 1000. Default: 3.
+    #[arg(long, env = "FATHOM_PROBATION_SUCCESSES", value_name = "COUNT", help_heading = WORKERS)]
+    pub probation_successes: Option<u32>,
+
+    /// Path of the engines' health check. Default: /health.
+    #[arg(long, env = "FATHOM_HEALTH_PATH", value_name = "PATH", help_heading = HEALTH)]
+    pub health_path: Option<String>,
+
+    /// Pause between two health checks of an engine, in milliseconds, 0 (never checked) to 86400000. Default: 10000.
+    #[arg(long, env = "FATHOM_HEALTH_INTERVAL_MS", value_name = "MS", help_heading = HEALTH)]
+    pub health_interval_ms: Option<u64>,
+
+    /// How long an engine may take to answer a health check, in milliseconds, 1 to 60000. Default: 5000.
+    #[arg(long, env = "FATHOM_HEALTH_TIMEOUT_MS", value_name = "MS", help_heading = HEALTH)]
+    pub health_timeout_ms: Option<u64>,
+
+    /// Failed health checks in a row, with nothing else coming from the worker, before it gets no more traffic, 1 to 1000.
+    /// Default: 3.
+    #[arg(long, env = "FATHOM_HEALTH_FAILURES", value_name = "COUNT", help_heading = HEALTH)]
+    pub health_failures: Option<u32>,
+
+    /// Health checks in a row that an engine must pass to be tried before its cool-down is over, where it failed them while
+    /// it was out, 1 to 1000. Default: 2.
+    #[arg(long, env = "FATHOM_HEALTH_SUCCESSES", value_name = "COUNT", help_heading = HEALTH)]
+    pub health_successes: Option<u32>,
 
     /// Who picks the worker of a request: cache_aware_zmq (who holds the prompt's prefix, unless the fleet is out of balance),
     /// least_load, power_of_two (the less loaded of two random workers), round_robin or random. Default: cache_aware_zmq.
@@ -334,6 +384,13 @@ pub struct RawConfig {
     pub log_format: Option<String>,
 }
 
+/// Writes out, for each key, that the upper value goes before the lower one; a key that is missing does not compile.
+macro_rules! or_each {
+    ($upper:ident, $lower:ident, $($key:ident)*) => {
+        Self { $($key: $upper.$key.or($lower.$key),)* }
+    };
+}
+
 impl RawConfig {
     /// Reads the text of a configuration file.
     ///
@@ -346,72 +403,20 @@ impl RawConfig {
     /// Fills what is not given here with what is given in `lower`. A list is one setting: it is replaced, not extended.
     #[must_use]
     pub fn or(self, lower: Self) -> Self {
-        Self {
-            worker_urls: self.worker_urls.or(lower.worker_urls),
-            worker: self.worker.or(lower.worker),
-            eject_after_unreachable: self.eject_after_unreachable.or(lower.eject_after_unreachable),
-            policy: self.policy.or(lower.policy),
-            cache_threshold: self.cache_threshold.or(lower.cache_threshold),
-            balance_abs_threshold: self.balance_abs_threshold.or(lower.balance_abs_threshold),
-            balance_rel_threshold: self.balance_rel_threshold.or(lower.balance_rel_threshold),
-            round_deadline_ms: self.round_deadline_ms.or(lower.round_deadline_ms),
-            seed: self.seed.or(lower.seed),
-            basis: self.basis.or(lower.basis),
-            load_freshness_ms: self.load_freshness_ms.or(lower.load_freshness_ms),
-            dispatch_visibility_ms: self.dispatch_visibility_ms.or(lower.dispatch_visibility_ms),
-            ramp_up_ms: self.ramp_up_ms.or(lower.ramp_up_ms),
-            tokenizers: self.tokenizers.or(lower.tokenizers),
-            chat_style: self.chat_style.or(lower.chat_style),
-            prompt_threads: self.prompt_threads.or(lower.prompt_threads),
-            prompt_timeout_ms: self.prompt_timeout_ms.or(lower.prompt_timeout_ms),
-            prompt_cache_bytes: self.prompt_cache_bytes.or(lower.prompt_cache_bytes),
-            max_in_flight_per_worker: self.max_in_flight_per_worker.or(lower.max_in_flight_per_worker),
-            max_depth_per_worker: self.max_depth_per_worker.or(lower.max_depth_per_worker),
-            max_kv_used: self.max_kv_used.or(lower.max_kv_used),
-            max_pending_tokens: self.max_pending_tokens.or(lower.max_pending_tokens),
-            queue_size: self.queue_size.or(lower.queue_size),
-            queue_timeout_ms: self.queue_timeout_ms.or(lower.queue_timeout_ms),
-            kv_index_bytes: self.kv_index_bytes.or(lower.kv_index_bytes),
-            prediction_lifetime_ms: self.prediction_lifetime_ms.or(lower.prediction_lifetime_ms),
-            kv_replay_timeout_ms: self.kv_replay_timeout_ms.or(lower.kv_replay_timeout_ms),
-            introspection_attempt_timeout_ms: self
-                .introspection_attempt_timeout_ms
-                .or(lower.introspection_attempt_timeout_ms),
-            introspection_attempts: self.introspection_attempts.or(lower.introspection_attempts),
-            introspection_pending_interval_ms: self
-                .introspection_pending_interval_ms
-                .or(lower.introspection_pending_interval_ms),
-            introspection_interval_secs: self.introspection_interval_secs.or(lower.introspection_interval_secs),
-            introspection_unauthorized_interval_secs: self
-                .introspection_unauthorized_interval_secs
-                .or(lower.introspection_unauthorized_interval_secs),
-            engine_api_key_env: self.engine_api_key_env.or(lower.engine_api_key_env),
-            connect_timeout_ms: self.connect_timeout_ms.or(lower.connect_timeout_ms),
-            response_header_timeout_secs: self.response_header_timeout_secs.or(lower.response_header_timeout_secs),
-            stream_idle_timeout_secs: self.stream_idle_timeout_secs.or(lower.stream_idle_timeout_secs),
-            pool_idle_timeout_ms: self.pool_idle_timeout_ms.or(lower.pool_idle_timeout_ms),
-            max_idle_per_worker: self.max_idle_per_worker.or(lower.max_idle_per_worker),
-            host: self.host.or(lower.host),
-            port: self.port.or(lower.port),
-            http_threads: self.http_threads.or(lower.http_threads),
-            max_body_bytes: self.max_body_bytes.or(lower.max_body_bytes),
-            max_concurrent_requests: self.max_concurrent_requests.or(lower.max_concurrent_requests),
-            expose_decision: self.expose_decision.or(lower.expose_decision),
-            forward_authorization: self.forward_authorization.or(lower.forward_authorization),
-            forward_token_ids: self.forward_token_ids.or(lower.forward_token_ids),
-            api_keys_file: self.api_keys_file.or(lower.api_keys_file),
-            admin_key_file: self.admin_key_file.or(lower.admin_key_file),
-            open_admin: self.open_admin.or(lower.open_admin),
-            tls_cert_file: self.tls_cert_file.or(lower.tls_cert_file),
-            tls_key_file: self.tls_key_file.or(lower.tls_key_file),
-            h2c: self.h2c.or(lower.h2c),
-            max_connections: self.max_connections.or(lower.max_connections),
-            header_timeout_ms: self.header_timeout_ms.or(lower.header_timeout_ms),
-            keep_alive_secs: self.keep_alive_secs.or(lower.keep_alive_secs),
-            drain_timeout_secs: self.drain_timeout_secs.or(lower.drain_timeout_secs),
-            log_level: self.log_level.or(lower.log_level),
-            log_format: self.log_format.or(lower.log_format),
-        }
+        or_each!(self, lower,
+            worker_urls worker eject_after_unreachable eject_failure_ratio eject_min_requests eject_window_ms eject_cooldown_ms
+            eject_max_cooldown_ms probation_successes health_path health_interval_ms health_timeout_ms health_failures
+            health_successes policy cache_threshold balance_abs_threshold balance_rel_threshold round_deadline_ms seed basis
+            load_freshness_ms dispatch_visibility_ms ramp_up_ms tokenizers chat_style prompt_threads prompt_timeout_ms
+            prompt_cache_bytes max_in_flight_per_worker max_depth_per_worker max_kv_used max_pending_tokens queue_size
+            queue_timeout_ms kv_index_bytes prediction_lifetime_ms kv_replay_timeout_ms introspection_attempt_timeout_ms
+            introspection_attempts introspection_pending_interval_ms introspection_interval_secs
+            introspection_unauthorized_interval_secs engine_api_key_env connect_timeout_ms response_header_timeout_secs
+            stream_idle_timeout_secs pool_idle_timeout_ms max_idle_per_worker host port http_threads max_body_bytes
+            max_concurrent_requests expose_decision forward_authorization forward_token_ids api_keys_file admin_key_file open_admin
+            tls_cert_file tls_key_file h2c max_connections header_timeout_ms keep_alive_secs drain_timeout_secs log_level
+            log_format
+        )
     }
 
     /// Returns what `--help` says of each setting, in its order. Settings of single workers are not among them.

@@ -161,9 +161,23 @@ fn an_empty_or_malformed_element_of_the_list_is_named() {
 }
 
 /// Key, value as it stands in the file, and what is said of it.
-const REFUSED: [(&str, &str, &str); 47] = [
+const REFUSED: [(&str, &str, &str); 61] = [
     ("eject_after_unreachable", "0", "must be at least 1"),
     ("eject_after_unreachable", "1001", "must be at most 1000"),
+    ("eject_failure_ratio", "-0.1", "must be at least 0"),
+    ("eject_failure_ratio", "1.1", "must be at most 1"),
+    ("eject_min_requests", "0", "must be at least 1"),
+    ("eject_window_ms", "9", "must be at least 10"),
+    ("eject_window_ms", "3600001", "must be at most 3600000"),
+    ("eject_cooldown_ms", "0", "must be at least 1"),
+    ("eject_max_cooldown_ms", "86400001", "must be at most 86400000"),
+    ("probation_successes", "0", "must be at least 1"),
+    ("health_path", "\"health\"", "must begin with a slash, and hold no spaces"),
+    ("health_path", "\"/a b\"", "must begin with a slash, and hold no spaces"),
+    ("health_interval_ms", "86400001", "must be at most 86400000"),
+    ("health_timeout_ms", "0", "must be at least 1"),
+    ("health_failures", "0", "must be at least 1"),
+    ("health_successes", "1001", "must be at most 1000"),
     ("policy", "\"\"", "must be one of cache_aware_zmq, least_load, power_of_two, round_robin, random"),
     ("policy", "\"Random\"", "must be one of cache_aware_zmq, least_load, power_of_two, round_robin, random"),
     ("cache_threshold", "-0.5", "must be at least 0"),
@@ -224,13 +238,20 @@ fn a_refused_value_is_named_in_the_same_words_wherever_it_was_written() {
 
 #[test]
 fn the_ends_of_a_range_are_part_of_it() {
-    let least = "eject_after_unreachable = 1\ncache_threshold = 0\nbalance_abs_threshold = 0\nbalance_rel_threshold = 1
+    let least = "eject_after_unreachable = 1\neject_failure_ratio = 0\neject_min_requests = 1\neject_window_ms = 10
+        eject_cooldown_ms = 1\neject_max_cooldown_ms = 1\nprobation_successes = 1\nhealth_interval_ms = 0
+        health_timeout_ms = 1\nhealth_failures = 1\nhealth_successes = 1
+        cache_threshold = 0\nbalance_abs_threshold = 0\nbalance_rel_threshold = 1
         round_deadline_ms = 1\nload_freshness_ms = 1\ndispatch_visibility_ms = 0\nramp_up_ms = 0
         introspection_attempt_timeout_ms = 1\nintrospection_attempts = 1\nintrospection_pending_interval_ms = 100
         introspection_interval_secs = 1\nintrospection_unauthorized_interval_secs = 1\nconnect_timeout_ms = 1
         response_header_timeout_secs = 1\npool_idle_timeout_ms = 1\nmax_idle_per_worker = 0\nport = 0\nhttp_threads = 1
         max_body_bytes = 1\nmax_concurrent_requests = 1\ndrain_timeout_secs = 0\nseed = 0";
-    let most = "eject_after_unreachable = 1000\ncache_threshold = 1\nbalance_abs_threshold = 1e9
+    let most = "eject_after_unreachable = 1000\neject_failure_ratio = 1\neject_min_requests = 1000000
+        eject_window_ms = 3600000\neject_cooldown_ms = 86400000\neject_max_cooldown_ms = 86400000
+        probation_successes = 1000\nhealth_interval_ms = 86400000\nhealth_timeout_ms = 60000\nhealth_failures = 1000
+        health_successes = 1000
+        cache_threshold = 1\nbalance_abs_threshold = 1e9
         balance_rel_threshold = 1e9\nround_deadline_ms = 1000\nload_freshness_ms = 86400000
         dispatch_visibility_ms = 60000\nramp_up_ms = 86400000\nintrospection_attempt_timeout_ms = 60000
         introspection_attempts = 10\nintrospection_pending_interval_ms = 86400000\nintrospection_interval_secs = 86400

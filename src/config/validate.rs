@@ -8,8 +8,8 @@ use crate::config::raw::RawConfig;
 use crate::config::{AccessSettings, TlsFiles};
 use crate::config::{ChatStyle, ModelTokenizer, PromptSettings};
 use crate::config::{
-    HttpSettings, IntrospectionSettings, KvSettings, LoadSettings, LogFormat, RouterConfig, ServerConfig,
-    UpstreamSettings, workers,
+    HealthRules, HttpSettings, IntrospectionSettings, KvSettings, LoadSettings, LogFormat, ProbeSettings, RouterConfig,
+    ServerConfig, UpstreamSettings, workers,
 };
 use crate::logic::admission::Caps;
 use crate::logic::policy::CacheAwareSettings;
@@ -47,6 +47,8 @@ impl RawConfig {
                 environment,
             )?,
             cache_aware: self.cache_aware(),
+            health: self.health(),
+            probes: self.probes(),
             load: self.load(),
             kv: self.kv(),
             caps: Caps {
@@ -68,7 +70,6 @@ impl RawConfig {
         set(&mut config.policy, self.policy.as_deref().map(str::parse).transpose()?);
         set(&mut config.basis, self.basis.as_deref().map(|text| named("basis", text, &BASIS_RULES)).transpose()?);
         set(&mut config.round_deadline, self.round_deadline_ms.map(Duration::from_millis));
-        set(&mut config.eject_after_unreachable, self.eject_after_unreachable);
         set(&mut config.drain_timeout, self.drain_timeout_secs.map(Duration::from_secs));
         Ok(config)
     }
@@ -78,6 +79,28 @@ impl RawConfig {
         set(&mut settings.cache_threshold, self.cache_threshold);
         set(&mut settings.balance_abs_threshold, self.balance_abs_threshold);
         set(&mut settings.balance_rel_threshold, self.balance_rel_threshold);
+        settings
+    }
+
+    fn health(&self) -> HealthRules {
+        let mut rules = HealthRules::default();
+        set(&mut rules.eject_after_unreachable, self.eject_after_unreachable);
+        set(&mut rules.failure_ratio, self.eject_failure_ratio);
+        set(&mut rules.min_requests, self.eject_min_requests);
+        set(&mut rules.window, self.eject_window_ms.map(Duration::from_millis));
+        set(&mut rules.cooldown, self.eject_cooldown_ms.map(Duration::from_millis));
+        set(&mut rules.max_cooldown, self.eject_max_cooldown_ms.map(Duration::from_millis));
+        set(&mut rules.probation_successes, self.probation_successes);
+        set(&mut rules.probe_failures, self.health_failures);
+        set(&mut rules.probe_successes, self.health_successes);
+        rules
+    }
+
+    fn probes(&self) -> ProbeSettings {
+        let mut settings = ProbeSettings::default();
+        set(&mut settings.path, self.health_path.as_deref().map(Into::into));
+        set(&mut settings.interval, self.health_interval_ms.map(Duration::from_millis));
+        set(&mut settings.timeout, self.health_timeout_ms.map(Duration::from_millis));
         settings
     }
 

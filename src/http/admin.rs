@@ -8,7 +8,7 @@ use crate::error::RouteError;
 use crate::http::admin_kv::KvAnswer;
 use crate::http::{Edge, fleet_metrics, respond};
 use crate::logic::endpoint::Feed;
-use crate::logic::health::WorkerState;
+use crate::logic::health::{HealthView, WorkerState};
 use crate::messages::{FleetMember, Introspection, ShowFleet};
 use crate::wire::openai::render_models;
 
@@ -75,7 +75,8 @@ pub(super) async fn fleet(edge: &Edge) -> Result<Vec<FleetMember>, RouteError> {
 }
 
 fn is_serving(member: &FleetMember) -> bool {
-    member.snapshot.as_ref().is_some_and(|worker| worker.state == WorkerState::Serving)
+    let takes_traffic = |state| matches!(state, WorkerState::Serving | WorkerState::Probation);
+    member.snapshot.as_ref().is_some_and(|worker| takes_traffic(worker.state))
 }
 
 #[derive(Serialize)]
@@ -94,8 +95,28 @@ struct WorkerAnswer {
     version: Option<String>,
     models: Vec<String>,
     in_flight: Option<u32>,
+    health: Option<HealthAnswer>,
     load: Option<LoadAnswer>,
     kv: Option<KvAnswer>,
+}
+
+#[derive(Serialize)]
+struct HealthAnswer {
+    ended_in_window: u32,
+    failed_in_window: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_trial_in_ms: Option<u64>,
+}
+
+impl HealthAnswer {
+    fn of(health: &HealthView, now: std::time::Instant) -> Self {
+        let until_trial = health.out_until.map(|until| until.saturating_duration_since(now).as_millis() as u64);
+        Self {
+            ended_in_window: health.window.ended,
+            failed_in_window: health.window.failed,
+            next_trial_in_ms: until_trial,
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -145,6 +166,7 @@ fn worker_answer(member: &FleetMember, freshness: std::time::Duration, now: std:
             .map(|worker| worker.facts.models.iter().map(|model| model.to_string()).collect())
             .unwrap_or_default(),
         in_flight: snapshot.map(|worker| worker.in_flight),
+        health: snapshot.map(|worker| HealthAnswer::of(&worker.health, now)),
         load: snapshot.map(|worker| load_answer(worker, freshness, now)),
         kv: snapshot.map(KvAnswer::of),
     }

@@ -173,6 +173,11 @@ impl MessageBody for ForwardedBody {
                 Some(Ok(frame)) => {
                     self.idle.sent();
                     if let Ok(data) = frame.into_data() {
+                        if self.completed_as == Outcome::Completed
+                            && let Some(reservation) = &self.reservation
+                        {
+                            reservation.heard();
+                        }
                         if let Some(usage) = &mut self.usage {
                             usage.push(&data);
                         }

@@ -1,9 +1,12 @@
 //! One decision: from a request and a frozen round to a worker, and the reason.
 //!
 //! The order of questions: who serves the model, who takes traffic (one whose engine has no room only when nobody else has, and
-//! an ejected one only when nobody else is left), who has
-//! not failed this request already, what each one's load is on one common basis, what the policy picks, and who comes next
-//! should the pick fail before its first byte.
+//! one that is out or on probation only when nobody else is left), who has not failed this request already, what each one's load
+//! is on one common basis, what the policy picks, and who comes next should the pick fail before its first byte.
+//!
+//! One question comes before the policy's: a worker on probation whose trial is free gets the next request that it can serve, for
+//! a policy might never pick it and it would never return. The request has the serving workers as fallbacks, and must not have
+//! failed anywhere yet. Nobody is tried in this way while nobody serves: then everybody who is out or on probation takes traffic.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -62,7 +65,7 @@ pub struct Choice {
     pub reason: &'static str,
     /// What the loads were made of.
     pub basis: Basis,
-    /// The load of the chosen slot on that basis.
+    /// The load of the chosen slot on that basis; zero for the trial of a worker on probation, which is not compared.
     pub load: f64,
 }
 
@@ -144,11 +147,15 @@ pub fn decide(
         now: round.now,
     };
     let mut rng = Rng::from_seed(rules.seed);
+    if let Some(slot) = trial(request, round, rules, &view) {
+        let fallbacks = fallbacks(&view, None, &mut rng);
+        return Ok(Choice { slot, rank: None, fallbacks, reason: "trial", basis, load: 0.0 });
+    }
     let pick = checked(rules.policy.pick(request, &view, &mut rng), &view, &mut rng);
     Ok(Choice {
         slot: view.candidates[pick.candidate].slot,
         rank: pick.rank,
-        fallbacks: fallbacks(&view, pick.candidate, &mut rng),
+        fallbacks: fallbacks(&view, Some(pick.candidate), &mut rng),
         reason: pick.reason,
         basis,
         load: view.load_of(pick.candidate),
@@ -162,22 +169,20 @@ fn collect_candidates(
     candidates: &mut Vec<Priced>,
 ) -> Result<(), NoWorker> {
     let mut is_full = false;
-    let is_admitted = |slot: usize, snapshot: &WorkerSnapshot| {
-        let reserved = round.reserved.get(slot).copied().unwrap_or(0);
-        rules.caps.have_room(snapshot, reserved, rules.price.freshness, round.now)
-    };
-    let has_room = |snapshot: &WorkerSnapshot| snapshot.left_alone_until.is_none_or(|until| until <= round.now);
-    for (wanted, must_have_room) in
-        [(WorkerState::Serving, true), (WorkerState::Serving, false), (WorkerState::Ejected, false)]
-    {
+    let tiers: [(&[WorkerState], bool); 3] = [
+        (&[WorkerState::Serving], true),
+        (&[WorkerState::Serving], false),
+        (&[WorkerState::Probation, WorkerState::Ejected], false),
+    ];
+    for (wanted, must_have_room) in tiers {
         candidates.clear();
         candidates.extend(round.slots.iter().enumerate().filter_map(|(slot, snapshot)| {
             let snapshot = snapshot.as_ref()?;
-            let may_take_it = snapshot.state == wanted
-                && (has_room(snapshot) || !must_have_room)
+            let may_take_it = wanted.contains(&snapshot.state)
+                && (has_room(snapshot, round.now) || !must_have_room)
                 && snapshot.serves(request.model.as_deref())
                 && !request.excluded.contains(&snapshot.id);
-            if may_take_it && !is_admitted(slot, snapshot) {
+            if may_take_it && !is_admitted(slot, snapshot, round, rules) {
                 is_full = true;
                 return None;
             }
@@ -190,6 +195,35 @@ fn collect_candidates(
     Err(if is_full { NoWorker::Full } else { nobody(request, round) })
 }
 
+fn has_room(snapshot: &WorkerSnapshot, now: Instant) -> bool {
+    snapshot.left_alone_until.is_none_or(|until| until <= now)
+}
+
+fn is_admitted(slot: usize, snapshot: &WorkerSnapshot, round: &FrozenRound<'_>, rules: &DecideRules<'_>) -> bool {
+    let reserved = round.reserved.get(slot).copied().unwrap_or(0);
+    rules.caps.have_room(snapshot, reserved, rules.price.freshness, round.now)
+}
+
+/// Returns the first worker on probation that this request may try, where others serve.
+fn trial(request: &RequestFacts, round: &FrozenRound<'_>, rules: &DecideRules<'_>, view: &View<'_>) -> Option<usize> {
+    let somebody_serves = (0..view.len()).any(|candidate| view.snapshot(candidate).state == WorkerState::Serving);
+    if !somebody_serves || !request.excluded.is_empty() {
+        return None;
+    }
+    let may_be_tried = |(slot, snapshot): (usize, &Option<Arc<WorkerSnapshot>>)| {
+        let snapshot = snapshot.as_deref()?;
+        let is_free = snapshot.state == WorkerState::Probation
+            && snapshot.health.may_be_tried
+            && round.reserved.get(slot).is_none_or(|reserved| *reserved == 0);
+        let is_fit = is_free
+            && has_room(snapshot, round.now)
+            && is_admitted(slot, snapshot, round, rules)
+            && snapshot.serves(request.model.as_deref());
+        is_fit.then_some(slot)
+    };
+    round.slots.iter().enumerate().find_map(may_be_tried)
+}
+
 fn nobody(request: &RequestFacts, round: &FrozenRound<'_>) -> NoWorker {
     if round.slots.is_empty() {
         return NoWorker::EmptyFleet;
@@ -198,7 +232,7 @@ fn nobody(request: &RequestFacts, round: &FrozenRound<'_>) -> NoWorker {
     if known.is_empty() {
         return NoWorker::NoAnswer;
     }
-    let takes_traffic = |state| matches!(state, WorkerState::Serving | WorkerState::Ejected);
+    let takes_traffic = |state| matches!(state, WorkerState::Serving | WorkerState::Probation | WorkerState::Ejected);
     let serving_model = known.iter().filter(|worker| worker.serves(request.model.as_deref()));
     if serving_model.clone().any(|worker| takes_traffic(worker.state) && request.excluded.contains(&worker.id)) {
         return NoWorker::AllFailed;
@@ -219,11 +253,11 @@ fn checked(pick: Pick, view: &View<'_>, rng: &mut Rng) -> Pick {
 }
 
 /// The least loaded of the others, in order. One pass from a random start, so that equals are not taken by position.
-fn fallbacks(view: &View<'_>, picked: usize, rng: &mut Rng) -> Vec<usize> {
-    let wanted = MAX_FALLBACKS.min(view.len() - 1);
+fn fallbacks(view: &View<'_>, picked: Option<usize>, rng: &mut Rng) -> Vec<usize> {
+    let wanted = MAX_FALLBACKS.min(view.len() - usize::from(picked.is_some()));
     let mut best: Vec<usize> = Vec::with_capacity(wanted + 1);
     let start = rng.below(view.len());
-    for candidate in (start..view.len()).chain(0..start).filter(|candidate| *candidate != picked) {
+    for candidate in (start..view.len()).chain(0..start).filter(|candidate| Some(*candidate) != picked) {
         let load = view.load_of(candidate);
         if best.len() == wanted && best.last().is_none_or(|worst| view.load_of(*worst) <= load) {
             continue;

@@ -23,28 +23,28 @@ pub struct FlightBook {
 
 #[derive(Debug, Clone, Copy)]
 struct Flight {
+    reserved_at: Instant,
     is_recent: bool,
 }
 
 impl FlightBook {
     /// Records a reservation. A second one under the same id changes nothing.
     pub fn reserve(&mut self, decision: DecisionId, now: Instant) {
-        if self.in_flight.insert(decision, Flight { is_recent: true }).is_none() {
+        if self.in_flight.insert(decision, Flight { reserved_at: now, is_recent: true }).is_none() {
             self.recent.push_back((now, decision));
             self.num_recent += 1;
         }
         self.drop_finished_when_many();
     }
 
-    /// Records the end of a request. Returns whether it was in flight here: a late or repeated end is not.
-    pub fn finish(&mut self, decision: DecisionId) -> bool {
-        let Some(flight) = self.in_flight.remove(&decision) else {
-            return false;
-        };
+    /// Records the end of a request. Returns when it was reserved; `None` where it was not in flight here, as a late or repeated
+    /// end is not.
+    pub fn finish(&mut self, decision: DecisionId) -> Option<Instant> {
+        let flight = self.in_flight.remove(&decision)?;
         if flight.is_recent {
             self.num_recent -= 1;
         }
-        true
+        Some(flight.reserved_at)
     }
 
     /// Returns the number of requests in flight.
@@ -103,9 +103,9 @@ mod tests {
         let mut book = FlightBook::default();
         book.reserve(DecisionId::new(1), t0);
         book.reserve(DecisionId::new(2), t0);
-        assert!(book.finish(DecisionId::new(1)));
-        assert!(!book.finish(DecisionId::new(1)), "a second end is ignored");
-        assert!(!book.finish(DecisionId::new(9)), "so is one of a request never sent here");
+        assert_eq!(book.finish(DecisionId::new(1)), Some(t0));
+        assert_eq!(book.finish(DecisionId::new(1)), None, "a second end is ignored");
+        assert_eq!(book.finish(DecisionId::new(9)), None, "so is one of a request never sent here");
         assert_eq!((book.in_flight(), book.dispatches_since(t0, DELAY)), (1, 1));
     }
 

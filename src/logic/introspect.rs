@@ -1,7 +1,8 @@
 //! When an engine is asked what it serves, and what follows from the answer.
 //!
 //! An engine's health path answers long before its info path does, so a worker that could not say what it serves is asked again
-//! until it does; nothing is made up in between. Once it has answered it is asked at a slow pace, to notice that another engine
+//! until it does; nothing is made up in between. Others list their model while they still load it, and answer 503 to everything
+//! else: a newcomer whose health path says so is asked again, too. Once it has answered it is asked at a slow pace, to notice that another engine
 //! now lives at its address.
 
 use std::sync::Arc;
@@ -22,6 +23,8 @@ pub enum Failure {
     BrokenBody,
     /// It does not have this path.
     NotFound,
+    /// It answers, but its health path says that it cannot serve yet.
+    NotReady,
     /// It wants a key.
     Unauthorized,
     /// It answered with another status.
@@ -35,7 +38,7 @@ impl Failure {
     pub fn is_passing(self) -> bool {
         match self {
             Self::Unreachable | Self::ServerError | Self::BrokenBody => true,
-            Self::NotFound | Self::Unauthorized | Self::Refused | Self::Unreadable => false,
+            Self::NotReady | Self::NotFound | Self::Unauthorized | Self::Refused | Self::Unreadable => false,
         }
     }
 
@@ -46,6 +49,7 @@ impl Failure {
             Self::ServerError => "the engine answered with a server error",
             Self::BrokenBody => "the engine's answer broke off",
             Self::NotFound => "the engine has neither /server_info nor /v1/models",
+            Self::NotReady => "the engine's health path says that it is not ready",
             Self::Unauthorized => "the engine wants a key that it was not given",
             Self::Refused => "the engine refused to answer",
             Self::Unreadable => "the engine's answer cannot be read",

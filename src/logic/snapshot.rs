@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::logic::endpoint::{Feed, WorkerFacts, WorkerUrl};
-use crate::logic::health::WorkerState;
+use crate::logic::health::{HealthView, WorkerState};
 use crate::logic::ids::WorkerId;
 use crate::logic::kv_stream::{StreamCounters, StreamTrust};
 use crate::logic::load::LoadView;
@@ -21,6 +21,8 @@ pub struct WorkerSnapshot {
     pub url: WorkerUrl,
     /// Whether it takes traffic.
     pub state: WorkerState,
+    /// How its requests went of late, whether it may be tried, and when it will be.
+    pub health: HealthView,
     /// Since when it has been serving without a break.
     pub serving_since: Option<Instant>,
     /// Until when its engine wants to be left alone, because it has no room: others are preferred.
@@ -93,6 +95,7 @@ impl WorkerSnapshot {
             id,
             url,
             state: WorkerState::Serving,
+            health: HealthView::default(),
             serving_since: None,
             left_alone_until: None,
             in_flight: 0,

@@ -61,12 +61,20 @@ pub(crate) struct Worker {
     reports: Vec<Option<(u64, Duration)>>,
     own_dispatches: u32,
     serving_for: Option<Duration>,
+    left_alone_for: Option<Duration>,
 }
 
 /// Returns an established worker that serves the model `m` and reports nothing.
 pub(crate) fn worker(number: u64) -> Worker {
     let snapshot = WorkerSnapshot::new(WorkerId::new(number), url("10.0.0.1:30000"));
-    let worker = Worker { snapshot, expected_ranks: None, reports: Vec::new(), own_dispatches: 0, serving_for: None };
+    let worker = Worker {
+        snapshot,
+        expected_ranks: None,
+        reports: Vec::new(),
+        own_dispatches: 0,
+        serving_for: None,
+        left_alone_for: None,
+    };
     worker.models(&["m"])
 }
 
@@ -79,6 +87,12 @@ impl Worker {
     pub(crate) fn state(mut self, state: WorkerState) -> Self {
         self.snapshot.state = state;
         self
+    }
+
+    /// On probation, with its trial free.
+    pub(crate) fn on_probation(mut self) -> Self {
+        self.snapshot.health.may_be_tried = true;
+        self.state(WorkerState::Probation)
     }
 
     pub(crate) fn models(mut self, models: &[&str]) -> Self {
@@ -114,6 +128,12 @@ impl Worker {
         self
     }
 
+    /// Its engine wants to be left alone for so long from the start.
+    pub(crate) fn left_alone_for(mut self, duration: Duration) -> Self {
+        self.left_alone_for = Some(duration);
+        self
+    }
+
     pub(crate) fn freeze(self, now: Instant) -> Arc<WorkerSnapshot> {
         let report = |(depth, age): (u64, Duration)| RankReport {
             load: RankLoad { running: depth, ..RankLoad::default() },
@@ -122,7 +142,8 @@ impl Worker {
         let reports = self.reports.into_iter().map(|entry| entry.map(report)).collect();
         let load = LoadView::new(self.expected_ranks, reports, self.own_dispatches);
         let serving_since = self.serving_for.map(|age| now - age);
-        Arc::new(WorkerSnapshot { load, serving_since, ..self.snapshot })
+        let left_alone_until = self.left_alone_for.map(|duration| now + duration);
+        Arc::new(WorkerSnapshot { load, serving_since, left_alone_until, ..self.snapshot })
     }
 }
 

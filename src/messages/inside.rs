@@ -11,9 +11,10 @@ use crate::logic::endpoint::{Endpoint, Secret, WorkerUrl};
 use crate::logic::ids::{DecisionId, DpRank, WorkerId};
 use crate::logic::price::Basis;
 use crate::logic::prompt_keys::PromptKeys;
+use crate::logic::pulse::Pulse;
 use crate::logic::request::RequestFacts;
 use crate::messages::{
-    Collect, Describe, Drain, Outcome, ReportLoad, RequestFinished, Reserve, SetReadiness, ShowBlocks, Stop,
+    Collect, Describe, Drain, Outcome, ProbeEnded, ReportLoad, RequestFinished, Reserve, SetReadiness, ShowBlocks, Stop,
 };
 
 /// The doors of one worker, whoever built it. Shared behind an `Arc`: copying a `Recipient` allocates.
@@ -39,6 +40,10 @@ pub struct WorkerPorts {
     pub report_load: Option<Recipient<ReportLoad>>,
     /// Answers [`ShowBlocks`], where the worker lists blocks.
     pub show_blocks: Option<Recipient<ShowBlocks>>,
+    /// Receives [`ProbeEnded`], where the worker's engine is to be probed.
+    pub probe_ended: Option<Recipient<ProbeEnded>>,
+    /// Beats with each part of a good answer of its engine.
+    pub pulse: Pulse,
     /// Receives [`Drain`].
     pub drain: Recipient<Drain>,
     /// Receives [`Stop`].
@@ -71,6 +76,8 @@ impl WorkerPorts {
             readiness: worker.clone().recipient(),
             report_load: None,
             show_blocks: None,
+            probe_ended: None,
+            pulse: Pulse::default(),
             drain: worker.clone().recipient(),
             stop: worker.clone().recipient(),
             speaks_http2: AtomicBool::new(false),
@@ -92,6 +99,14 @@ impl WorkerPorts {
     /// Tells whether the engine speaks HTTP/2 in cleartext.
     pub fn speaks_http2(&self) -> bool {
         self.speaks_http2.load(Ordering::Relaxed)
+    }
+
+    /// Adds the port through which the worker hears of probes; `pulse` is where it looks for signs of life between them.
+    #[must_use]
+    pub fn with_probes(mut self, probe_ended: Recipient<ProbeEnded>, pulse: Pulse) -> Self {
+        self.probe_ended = Some(probe_ended);
+        self.pulse = pulse;
+        self
     }
 
     /// Adds the port through which others may see which blocks the worker lists.
@@ -145,6 +160,11 @@ impl Reservation {
     /// Sets how the request will have ended if nothing else is said before the drop.
     pub fn presume(&mut self, outcome: Outcome) {
         self.outcome = outcome;
+    }
+
+    /// Notes that a part of a good answer came: the worker lives.
+    pub fn heard(&self) {
+        self.worker.pulse.beat();
     }
 
     /// Ends the request.

@@ -58,6 +58,21 @@ pub(crate) enum UpstreamError {
     Invalid(#[source] hyper::http::Error),
 }
 
+impl UpstreamError {
+    /// Tells whether the connection was turned down, or cannot be made at all; not whether it only took too long.
+    pub(crate) fn is_refusal(&self) -> bool {
+        let Self::Connect(error) = self else { return false };
+        let mut cause: Option<&dyn std::error::Error> = Some(error);
+        while let Some(error) = cause {
+            if let Some(io) = error.downcast_ref::<std::io::Error>() {
+                return io.kind() != std::io::ErrorKind::TimedOut;
+            }
+            cause = error.source();
+        }
+        true
+    }
+}
+
 impl EngineClient {
     /// Returns a client with an empty pool.
     pub(crate) fn new(settings: &UpstreamSettings) -> Self {

@@ -1,10 +1,14 @@
 //! Engines that fail before the first byte: who is asked instead, how often, and when they are asked again.
 
+use std::time::Duration;
+
 use fathom_router::logic::health::WorkerState;
 use fathom_router::messages::Outcome;
 use fathom_router::sim::{SimConfig, SimEngine};
 
-use crate::support::{Client, RawClient, RawEngine, RunningRouter, chat_body, engine, eventually, fast_config, post};
+use crate::support::{
+    Client, RawClient, RawEngine, RunningRouter, chat_body, engine, eventually, fast_config, millis, post,
+};
 
 const PATH: &str = "/v1/chat/completions";
 
@@ -37,10 +41,14 @@ async fn a_connection_that_ends_before_an_answer_is_tried_on_one_other_worker_an
 
 /// Seen in smg-project/smg#2468.
 #[actix::test]
-async fn a_worker_that_cannot_be_reached_is_ejected_and_returns_when_its_engine_answers() {
+async fn a_worker_that_cannot_be_reached_is_ejected_and_returns_when_its_health_path_answers_again() {
     let (lost, other) = (engine("lost").await, engine("other").await);
     let (lost_url, port) = (lost.url(), lost.port());
-    let router = RunningRouter::with(fast_config(&[lost_url.clone(), other.url()])).await;
+    let mut config = fast_config(&[lost_url.clone(), other.url()]);
+    config.probes.interval = millis(100);
+    config.health.cooldown = Duration::from_secs(600);
+    config.health.max_cooldown = Duration::from_secs(600);
+    let router = RunningRouter::with(config).await;
     lost.kill().await;
     let client = Client::new();
     let url = format!("{}{PATH}", router.url);
@@ -55,6 +63,7 @@ async fn a_worker_that_cannot_be_reached_is_ejected_and_returns_when_its_engine_
         client.post(&url, chat_body(1, false)).await;
     }
     assert_eq!(router.metric("fathom_fallback_dispatches_total").await, fallbacks, "an ejected worker is not tried");
+    router.wait_for_metric("fathom_health_probes_total{kind=\"refused\"}", 1.0).await;
     let back = SimEngine::start(SimConfig { port, ..SimConfig::default() }).await.expect("the same port");
     router.wait_until_serving(2).await;
     back.kill().await;

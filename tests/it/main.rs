@@ -19,6 +19,8 @@ mod edge;
 mod embedding;
 mod extension;
 mod failures;
+mod health;
+mod health_probes;
 mod http2;
 mod kv_cache;
 mod kv_events;

@@ -12,7 +12,7 @@ use crate::actors::observers::Observers;
 use crate::clock;
 use crate::config::{KvSettings, LoadSettings};
 use crate::logic::endpoint::{Endpoint, Feed, FeedPlan, Readiness, WorkerFacts, WorkerUrl};
-use crate::logic::health::WorkerState;
+use crate::logic::health::{HealthRules, WorkerState};
 use crate::logic::ids::{DecisionId, DpRank, WorkerId};
 use crate::logic::load::{RankLoad, Trust};
 use crate::logic::snapshot::WorkerSnapshot;
@@ -50,7 +50,7 @@ impl Handler<RouterEvent> for Listener {
 
     fn handle(&mut self, event: RouterEvent, _ctx: &mut Self::Context) {
         let heard = match event {
-            RouterEvent::WorkerStateChanged { worker: ID, from, to } => format!("{} -> {}", from.name(), to.name()),
+            RouterEvent::WorkerStateChanged { worker: ID, from, to, .. } => format!("{} -> {}", from.name(), to.name()),
             RouterEvent::Finished { decision, worker: ID, outcome } => {
                 format!("{} {}", decision.number(), outcome.name())
             }
@@ -78,7 +78,7 @@ impl Bench {
         let listener = listener.start();
         let telemetry = Telemetry::new();
         let context = WorkerContext::new(
-            WorkerSettings { load: LoadSettings::default(), kv: KvSettings::default(), eject_after_unreachable: 3 },
+            WorkerSettings { load: LoadSettings::default(), kv: KvSettings::default(), health: HealthRules::default() },
             listener.clone().recipient(),
             Observers::new(vec![listener.clone().recipient()]),
             telemetry.clone(),
@@ -299,9 +299,22 @@ async fn an_engine_that_cannot_be_reached_three_times_in_a_row_is_ejected_and_th
     bench.finish(20, Outcome::Unreachable).await;
     assert_eq!(bench.snapshot().await.state, WorkerState::Ejected);
     assert_eq!(bench.heard().await, ["serving -> ejected", "unreachable", "20 unreachable"]);
-    bench.send(Describe(facts(port, 1))).await;
+    bench.advance(Duration::from_secs(6)).await;
+    let on_probation = bench.snapshot().await;
+    assert_eq!((on_probation.state, on_probation.health.may_be_tried), (WorkerState::Probation, true));
+    bench.reserve(21).await;
+    assert!(!bench.snapshot().await.health.may_be_tried, "the trial is under way");
+    bench.finish(21, Outcome::NotSent).await;
+    assert!(bench.snapshot().await.health.may_be_tried, "and is given back");
+    for number in 22..25 {
+        bench.reserve(number).await;
+        bench.finish(number, Outcome::Completed).await;
+    }
     assert_eq!(bench.snapshot().await.state, WorkerState::Serving);
-    assert_eq!(bench.heard().await, ["ejected -> serving"]);
+    let changes: Vec<String> = bench.heard().await.into_iter().filter(|heard| heard.contains("->")).collect();
+    assert_eq!(changes, ["ejected -> probation", "probation -> serving"]);
+    let ejections = bench.telemetry.worker_ejections.get_or_create(&Kind { kind: "unreachable" }).get();
+    assert_eq!(ejections, 1);
 }
 
 #[actix::test]

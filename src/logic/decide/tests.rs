@@ -59,7 +59,8 @@ fn the_matched_set_tie_break_uses_engine_load() {
 
 #[test]
 fn a_worker_that_takes_no_traffic_is_never_chosen_however_idle() {
-    let states = [WorkerState::Pending, WorkerState::Suspended, WorkerState::Draining, WorkerState::Ejected];
+    // A worker on probation takes none while its trial is under way.
+    let states = WorkerState::ALL.into_iter().filter(|state| *state != WorkerState::Serving);
     for state in states {
         let fleet = Fleet::of([worker(1).depth(0).state(state), worker(2).depth(90)]);
         for seed in 0..20 {
@@ -82,6 +83,35 @@ fn an_ejected_worker_is_chosen_only_where_nobody_serves() {
     assert_eq!(other_model.map(|choice| choice.slot), Ok(0), "whoever serves another model does not count");
     let excluded = Fleet::of([ejected(1), worker(2)]).excluded(&[2]).decide(1);
     assert_eq!(excluded.map(|choice| choice.slot), Ok(0), "nor does one that failed this request");
+}
+
+/// Seen in sgl-project/sglang#31206.
+#[test]
+fn a_worker_on_probation_gets_the_next_request_and_no_other_until_that_ends() {
+    let serving = || (2..=4).map(|number| worker(number).depth(number));
+    let mut fleet = Fleet::of([worker(1).depth(90).on_probation()].into_iter().chain(serving()));
+    let choice = fleet.decide(1).unwrap();
+    assert_eq!((choice.slot, choice.reason, choice.load), (0, "trial", 0.0), "however loaded it seems");
+    assert_eq!(choice.fallbacks, [1, 2, 3]);
+    assert_eq!(fleet.send(20)[0], 1, "a burst in one round brings one trial");
+    let mut two = Fleet::of([worker(1).on_probation(), worker(2).on_probation(), worker(3)]);
+    assert_eq!(two.send(20), [1, 1, 18], "each has its own");
+}
+
+#[test]
+fn a_trial_needs_a_request_that_the_worker_can_serve_and_that_has_somewhere_else_to_go() {
+    let trial = || worker(1).on_probation();
+    let chosen = |fleet: Fleet| fleet.decide(1).map(|choice| (choice.slot, choice.reason == "trial"));
+    assert_eq!(chosen(Fleet::of([trial(), worker(2)])), Ok((0, true)));
+    assert_eq!(chosen(Fleet::of([trial().models(&["other"]), worker(2)])), Ok((1, false)), "another model");
+    let failed_once = Fleet::of([trial(), worker(2), worker(3)]).excluded(&[3]);
+    assert_eq!(chosen(failed_once), Ok((1, false)), "one that has failed elsewhere is not risked again");
+    let full = Fleet::of([trial().left_alone_for(secs(1)), worker(2)]);
+    assert_eq!(chosen(full), Ok((1, false)), "its engine wants to be left alone");
+    assert_eq!(chosen(Fleet::of([trial()])), Ok((0, false)), "with nobody serving it is a last resort");
+    let all_out =
+        Fleet::of([worker(1).state(WorkerState::Ejected), worker(2).in_flight(1).state(WorkerState::Probation)]);
+    assert_eq!(chosen(all_out), Ok((0, false)), "then everybody takes traffic, and the load decides");
 }
 
 #[test]

@@ -148,6 +148,7 @@ fn own_answer(first_line: &str) -> Option<String> {
         "GET /v1/models HTTP/1.1" => {
             Some(format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{MODELS}", MODELS.len()))
         }
+        "GET /health HTTP/1.1" => Some("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n".to_owned()),
         "GET /server_info HTTP/1.1" | "GET /get_server_info HTTP/1.1" => {
             Some("HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n".to_owned())
         }

@@ -55,7 +55,7 @@ impl Engine {
 
     fn finishes_what_is_due(&mut self, now: Instant) {
         let flights = &mut self.flights;
-        self.running.retain(|(ends_at, decision)| *ends_at > now || !flights.finish(*decision));
+        self.running.retain(|(ends_at, decision)| *ends_at > now || flights.finish(*decision).is_none());
     }
 
     fn snapshot(&mut self) -> WorkerSnapshot {
@@ -210,7 +210,7 @@ fn completions_of_a_worker_that_was_replaced_do_not_touch_the_new_one() {
     let streams = round(&mut engines[..1], 5, 0, t0);
     engines[0] = Engine::new(3, 0);
     for number in 0..streams.len() as u64 {
-        assert!(!engines[0].flights.finish(DecisionId::new(number)));
+        assert!(engines[0].flights.finish(DecisionId::new(number)).is_none());
     }
     assert_eq!(engines[0].flights.in_flight(), 0, "never below zero, which would win every comparison");
     let chosen = round(&mut engines, 200, 5, t0 + secs(1));

@@ -86,7 +86,12 @@ fn eligible(fleet: &Fleet) -> Vec<usize> {
         (0..fleet.slots.len()).filter(may_be_chosen).collect()
     };
     let serving = in_state(WorkerState::Serving);
-    if serving.is_empty() { in_state(WorkerState::Ejected) } else { serving }
+    if serving.is_empty() {
+        let mut out = in_state(WorkerState::Probation);
+        out.extend(in_state(WorkerState::Ejected));
+        return out;
+    }
+    serving
 }
 
 fn decided(fleet: &Fleet, seed: u64) -> Option<(Choice, Vec<(usize, f64)>)> {
