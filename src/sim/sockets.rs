@@ -1,7 +1,14 @@
 //! One ZMQ socket per rank, on consecutive ports.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use super::config::BindScope;
 use super::error::SimError;
+use crate::logic::rng::Rng;
+
+/// Where ports are tried that the system does not give by itself (Linux gives those from 32768 on).
+const FIRST_TRIED: u16 = 12_000;
+const FIRST_OF_THE_SYSTEM: u16 = 32_000;
 
 /// How many runs of ports are tried before giving up. One fails only when a neighbour of a free port is taken.
 const MAX_ATTEMPTS: u32 = 64;
@@ -69,8 +76,13 @@ impl RankSockets {
     /// The first socket takes any free port. The others need its neighbours; when one of these is taken, it is all
     /// done again from another port.
     fn open_anywhere(dp_size: u32, options: SocketOptions) -> Result<Self, SimError> {
-        for _ in 0..MAX_ATTEMPTS {
-            match Self::open_from_a_free_port(dp_size, options) {
+        for attempt in 0..MAX_ATTEMPTS {
+            let opened = if attempt < MAX_ATTEMPTS / 2 {
+                Self::open_from_a_free_port(dp_size, options)
+            } else {
+                Self::open_at(dp_size, port_below_the_systems_own(), options)
+            };
+            match opened {
                 Err(SimError::Socket { source: zmq::Error::EADDRINUSE, .. } | SimError::Config { .. }) => {}
                 done => return done,
             }
@@ -88,6 +100,15 @@ impl RankSockets {
         }
         Ok(Self { port_base, sockets, context })
     }
+}
+
+/// Returns a port below those that the system gives: after thousands of connections, most of those wait for their end and leave
+/// no run of free ones.
+fn port_below_the_systems_own() -> u16 {
+    static NUM_CALLS: AtomicU64 = AtomicU64::new(0);
+    let seed = (u64::from(std::process::id()) << 32) | NUM_CALLS.fetch_add(1, Ordering::Relaxed);
+    let span = usize::from(FIRST_OF_THE_SYSTEM - FIRST_TRIED);
+    FIRST_TRIED + Rng::from_seed(seed).below(span) as u16
 }
 
 fn port_of_rank(port_base: u16, rank: u32) -> Result<u16, SimError> {
