@@ -20,6 +20,9 @@ pub enum StartError {
         /// What the system said.
         source: std::io::Error,
     },
+    /// There is no way to the Kubernetes API.
+    #[error("the Kubernetes source cannot start")]
+    Kubernetes(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The server ended with an error.
     #[error("the HTTP server failed")]
     Serve(#[source] std::io::Error),

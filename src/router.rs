@@ -4,15 +4,17 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use actix::prelude::{Actor, Addr, Arbiter, AsyncContext, Context, Recipient};
+use actix::prelude::{Actor, Addr, Arbiter, ArbiterHandle, AsyncContext, Context, Recipient};
 use actix_web::web::ServiceConfig;
 
+#[cfg(feature = "kubernetes")]
+use crate::actors::{KubernetesConnection, KubernetesDiscovery};
 use crate::actors::{
     Observers, RegistryActor, RegistrySettings, SelectorActor, SelectorSettings, SetSelector, StaticDiscovery,
     WorkerContext, WorkerFactory, WorkerSettings,
 };
 use crate::clock;
-use crate::config::RouterConfig;
+use crate::config::{KubernetesSettings, RouterConfig};
 use crate::error::StartError;
 use crate::http::{Access, EdgePorts, Gate, add_routes};
 use crate::logic::endpoint::Endpoint;
@@ -164,6 +166,10 @@ impl RouterBuilder {
             registry.send(SetSelector(workers_changed)).await.map_err(|_| StartError::Actor("registry"))?;
         }
         start_discovery(&arbiter, self.config.workers.clone(), self.discovery, &registry);
+        let kubernetes = match &self.config.kubernetes {
+            Some(settings) => Some(start_kubernetes(settings, &registry, &telemetry, seed).await?),
+            None => None,
+        };
         let ports = EdgePorts {
             selector: selector.select,
             fleet: registry.clone().recipient(),
@@ -178,7 +184,8 @@ impl RouterBuilder {
             variants,
             retry_budget: Arc::default(),
         };
-        Ok(RouterHandle { config: Arc::new(self.config), ports, registry, arbiter: arbiter.handle() })
+        let arbiters = std::iter::once(arbiter.handle()).chain(kubernetes).collect();
+        Ok(RouterHandle { config: Arc::new(self.config), ports, registry, arbiters })
     }
 }
 
@@ -245,13 +252,52 @@ fn start_discovery(
     });
 }
 
+/// Starts the Kubernetes source on a thread of its own: decoding a long list must not delay decisions.
+#[cfg(feature = "kubernetes")]
+async fn start_kubernetes(
+    settings: &KubernetesSettings,
+    registry: &Addr<RegistryActor>,
+    telemetry: &Telemetry,
+    seed: u64,
+) -> Result<ArbiterHandle, StartError> {
+    let arbiter = Arbiter::new();
+    let (settings, registry, telemetry) = (settings.clone(), registry.clone().recipient(), telemetry.clone());
+    let (started, has_started) = tokio::sync::oneshot::channel();
+    arbiter.spawn(async move {
+        let opened = KubernetesConnection::open(&settings).await;
+        let start = |connection| {
+            KubernetesDiscovery::new(connection, settings, registry, telemetry, seed).start();
+        };
+        // Whoever waited for the start may have gone away.
+        let _gone = started.send(opened.map(start));
+    });
+    let refused = match has_started.await {
+        Ok(Ok(())) => return Ok(arbiter.handle()),
+        Ok(Err(error)) => StartError::Kubernetes(Box::new(error)),
+        Err(_) => StartError::Actor("kubernetes source"),
+    };
+    arbiter.stop();
+    Err(refused)
+}
+
+/// The configuration was checked, which refuses these settings in such a build.
+#[cfg(not(feature = "kubernetes"))]
+async fn start_kubernetes(
+    _settings: &KubernetesSettings,
+    _registry: &Addr<RegistryActor>,
+    _telemetry: &Telemetry,
+    _seed: u64,
+) -> Result<ArbiterHandle, StartError> {
+    Err(StartError::Actor("kubernetes source"))
+}
+
 /// A running router. Cheap to clone; the router runs until [`RouterHandle::stop`].
 #[derive(Clone)]
 pub struct RouterHandle {
     config: Arc<RouterConfig>,
     ports: EdgePorts,
     registry: Addr<RegistryActor>,
-    arbiter: actix::ArbiterHandle,
+    arbiters: Arc<[ArbiterHandle]>,
 }
 
 impl fmt::Debug for RouterHandle {
@@ -315,7 +361,9 @@ impl RouterHandle {
         if tokio::time::timeout(STOP_TIMEOUT, self.registry.send(Shutdown)).await.is_err() {
             tracing::warn!("the registry did not stop in time");
         }
-        self.arbiter.stop();
+        for arbiter in self.arbiters.iter() {
+            arbiter.stop();
+        }
         tracing::info!("router stopped");
     }
 }

@@ -13,6 +13,10 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
+mod kubernetes;
+
+pub use kubernetes::{KubernetesLabels, KubernetesTelemetry};
+
 /// Upper bounds in seconds of the time to the first byte of an answer.
 const FIRST_BYTE_BUCKETS: [f64; 14] =
     [0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0];
@@ -99,6 +103,8 @@ pub struct Telemetry {
     pub open_requests: Gauge,
     /// Seconds from a request's arrival to the first byte of the answer.
     pub first_byte_seconds: Histogram,
+    /// What is known of the Kubernetes API.
+    pub kubernetes: KubernetesTelemetry,
 }
 
 impl std::fmt::Debug for Telemetry {
@@ -148,6 +154,7 @@ impl Telemetry {
             queued_requests: Gauge::default(),
             open_requests: Gauge::default(),
             first_byte_seconds: Histogram::new(FIRST_BYTE_BUCKETS),
+            kubernetes: KubernetesTelemetry::default(),
         };
         telemetry.registry = Arc::new(telemetry.register());
         telemetry
@@ -216,6 +223,7 @@ impl Telemetry {
         r.register("open_requests", "Requests being handled now", self.open_requests.clone());
         let help = "Seconds from arrival to the first byte of the answer";
         r.register("first_byte_seconds", help, self.first_byte_seconds.clone());
+        self.kubernetes.register(r.sub_registry_with_prefix("kubernetes"));
         r
     }
 }

@@ -3,12 +3,16 @@
 mod discovery;
 mod gather;
 mod introspection;
+#[cfg(feature = "kubernetes")]
+mod kubernetes;
 mod observers;
 mod registry;
 mod selector;
 mod worker;
 
 pub use discovery::StaticDiscovery;
+#[cfg(feature = "kubernetes")]
+pub use kubernetes::{KubernetesConnection, KubernetesDiscovery, KubernetesError};
 pub use observers::Observers;
 pub(crate) use registry::SetSelector;
 pub use registry::{RegistryActor, RegistrySettings, WorkerFactory};

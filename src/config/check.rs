@@ -6,6 +6,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use crate::config::error::ConfigError;
+use crate::config::kubernetes::check_kubernetes;
 use crate::config::{AccessSettings, PromptSettings};
 use crate::config::{
     HealthRules, HttpSettings, IntrospectionSettings, KvSettings, LoadSettings, ProbeSettings, RouterConfig,
@@ -49,6 +50,7 @@ impl RouterConfig {
         check_upstream(&self.upstream)?;
         check_http(&self.http)?;
         check_access(&self.access)?;
+        self.kubernetes.as_ref().map_or(Ok(()), check_kubernetes)?;
         secs("drain_timeout_secs", self.drain_timeout, 0..=DAY_SECS)
     }
 }
@@ -171,7 +173,7 @@ fn millis(key: &'static str, value: Duration, range: RangeInclusive<u32>) -> Res
     duration(key, value, Duration::from_millis(1), range)
 }
 
-fn secs(key: &'static str, value: Duration, range: RangeInclusive<u32>) -> Result<(), ConfigError> {
+pub(super) fn secs(key: &'static str, value: Duration, range: RangeInclusive<u32>) -> Result<(), ConfigError> {
     duration(key, value, Duration::from_secs(1), range)
 }
 

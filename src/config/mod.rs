@@ -30,6 +30,7 @@ use crate::logic::price::BasisRule;
 mod check;
 mod error;
 mod key_file;
+mod kubernetes;
 mod raw;
 mod raw_worker;
 mod toml_error;
@@ -40,6 +41,7 @@ pub use crate::logic::health::HealthRules;
 pub use crate::prompt::{ChatStyle, ModelTokenizer, PromptSettings};
 pub use error::ConfigError;
 pub(crate) use key_file::read_keys;
+pub use kubernetes::KubernetesSettings;
 pub use raw::{CommandLine, RawConfig, SettingDoc};
 pub use raw_worker::RawWorker;
 
@@ -60,6 +62,8 @@ pub use raw_worker::RawWorker;
 pub struct RouterConfig {
     /// Workers that are served from the start. Default: none.
     pub workers: Vec<Endpoint>,
+    /// Where in Kubernetes to find further workers. Default: nowhere.
+    pub kubernetes: Option<KubernetesSettings>,
     /// Who picks the worker of a request. Default: [`PolicyKind::CacheAwareZmq`].
     pub policy: PolicyKind,
     /// Thresholds of [`PolicyKind::CacheAwareZmq`]; the other policies ignore them. Defaults: 0.5, 32 and 1.1.
@@ -101,6 +105,7 @@ impl Default for RouterConfig {
     fn default() -> Self {
         Self {
             workers: Vec::new(),
+            kubernetes: None,
             policy: PolicyKind::default(),
             cache_aware: CacheAwareSettings::default(),
             basis: BasisRule::default(),

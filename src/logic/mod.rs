@@ -9,6 +9,7 @@ pub mod flight;
 pub mod health;
 pub mod ids;
 pub mod introspect;
+pub mod kubernetes;
 pub mod kv_event;
 pub mod kv_stream;
 pub mod load;

@@ -4,6 +4,7 @@
 //! malformed with a reason from a closed set, and never reads "absent" as "idle". Nothing here performs I/O or reads a clock.
 
 pub mod json;
+pub mod kubernetes;
 pub mod kv_event;
 pub mod load_frame;
 pub mod message;
