@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::config::ConfigError;
 use crate::config::check::{secs, within};
+use crate::config::validate::set;
+use crate::config::{ConfigError, RawKubernetes};
 use crate::logic::kubernetes::{Pace, PortRule};
 
 /// Which pods become workers.
@@ -41,8 +42,26 @@ impl Default for KubernetesSettings {
     }
 }
 
+/// Returns `None` where nothing was written of it.
+pub(super) fn settings(raw: &RawKubernetes) -> Result<Option<KubernetesSettings>, ConfigError> {
+    if *raw == RawKubernetes::default() {
+        return Ok(None);
+    }
+    let mut settings = KubernetesSettings::default();
+    settings.service = raw.kubernetes_service.as_deref().map(Arc::from);
+    settings.selector = raw.kubernetes_selector.as_deref().map(Arc::from);
+    let namespaces = raw.kubernetes_namespaces.as_deref().unwrap_or_default();
+    settings.namespaces = namespaces.iter().map(|namespace| namespace.trim().into()).collect();
+    set(&mut settings.port, raw.kubernetes_port.as_deref().map(port_rule).transpose()?);
+    set(&mut settings.pace.relist, raw.kubernetes_relist_secs.map(Duration::from_secs));
+    set(&mut settings.pace.poll, raw.kubernetes_poll_secs.map(Duration::from_secs));
+    set(&mut settings.max_endpoints, raw.kubernetes_max_endpoints);
+    settings.api_url = raw.kubernetes_api_url.clone();
+    Ok(Some(settings))
+}
+
 /// Reads a port as people write it: a number or a name.
-pub(super) fn port_rule(text: &str) -> Result<PortRule, ConfigError> {
+fn port_rule(text: &str) -> Result<PortRule, ConfigError> {
     let refused = || {
         let rule = "must be a port number, 1 to 65535, or the name of a port";
         ConfigError::Rule { key: "kubernetes_port", value: format!("{text:?}"), rule }

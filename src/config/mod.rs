@@ -42,7 +42,9 @@ pub use crate::prompt::{ChatStyle, ModelTokenizer, PromptSettings};
 pub use error::ConfigError;
 pub(crate) use key_file::read_keys;
 pub use kubernetes::KubernetesSettings;
-pub use raw::{CommandLine, RawConfig, SettingDoc};
+pub use raw::{
+    CommandLine, RawCache, RawConfig, RawEdge, RawEngines, RawKubernetes, RawProcess, RawRouting, RawWorkers, SettingDoc,
+};
 pub use raw_worker::RawWorker;
 
 /// What the router obeys. Embedders start from the default and change fields.
