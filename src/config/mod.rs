@@ -43,7 +43,8 @@ pub use error::ConfigError;
 pub(crate) use key_file::read_keys;
 pub use kubernetes::KubernetesSettings;
 pub use raw::{
-    CommandLine, RawCache, RawConfig, RawEdge, RawEngines, RawKubernetes, RawProcess, RawRouting, RawWorkers, SettingDoc,
+    CommandLine, RawCache, RawConfig, RawEdge, RawEngines, RawKubernetes, RawProcess, RawRouting, RawWorkers,
+    SettingDoc,
 };
 pub use raw_worker::RawWorker;
 
