@@ -22,6 +22,13 @@ mod failures;
 mod health;
 mod health_probes;
 mod http2;
+#[cfg(feature = "kubernetes")]
+mod kubernetes;
+mod kubernetes_manifests;
+#[cfg(feature = "kubernetes")]
+mod kubernetes_rights;
+#[cfg(feature = "kubernetes")]
+mod kubernetes_watch;
 mod kv_cache;
 mod kv_events;
 mod listener;

@@ -6,6 +6,8 @@ mod eventually;
 mod fake_worker;
 mod frames;
 mod hold;
+#[cfg(feature = "kubernetes")]
+mod kube_api;
 mod kv_engine;
 mod own_process;
 mod publisher;
@@ -24,6 +26,8 @@ pub(crate) use eventually::eventually;
 pub(crate) use fake_worker::{FakeWorker, Switch, first_worker_at};
 pub(crate) use frames::{msgpack, stat};
 pub(crate) use hold::{Hold, Streams};
+#[cfg(feature = "kubernetes")]
+pub(crate) use kube_api::{KubeApi, pod, slice};
 pub(crate) use kv_engine::{Chain, KvEngine, Layout};
 pub(crate) use own_process::in_own_process;
 pub(crate) use publisher::Publisher;
