@@ -45,11 +45,7 @@ pub struct RawKubernetes {
     pub kubernetes_api_url: Option<String>,
 }
 
-impl RawKubernetes {
-    pub(super) fn or(self, lower: Self) -> Self {
-        or_each!(self, lower,
-            kubernetes_service kubernetes_selector kubernetes_namespaces kubernetes_port kubernetes_relist_secs
-            kubernetes_poll_secs kubernetes_max_endpoints kubernetes_api_url
-        )
-    }
+keys_of! { RawKubernetes:
+    kubernetes_service kubernetes_selector kubernetes_namespaces kubernetes_port kubernetes_relist_secs
+    kubernetes_poll_secs kubernetes_max_endpoints kubernetes_api_url
 }
