@@ -53,6 +53,7 @@ const FORBIDDEN_CRATES: &[(&str, &[&str])] = &[
             "serde",
             "serde_json",
             "rmp_serde",
+            "kube",
         ],
     ),
     ("wire", &["actix", "actix_web", "tokio", "tmq", "zmq", "futures", "tracing", "hyper"]),
@@ -125,7 +126,7 @@ fn arrows_between_modules_point_down_only() {
 
 #[test]
 fn actors_meet_in_messages_only() {
-    let actors = ["worker", "registry", "selector", "discovery"];
+    let actors = ["worker", "registry", "selector", "discovery", "kubernetes"];
     let mut violations = Vec::new();
     for (path, text) in sources("src/actors") {
         let stem = path.to_str().unwrap();
@@ -137,6 +138,17 @@ fn actors_meet_in_messages_only() {
         }
     }
     assert!(violations.is_empty(), "{}", violations.join("\n"));
+}
+
+#[test]
+fn the_kubernetes_client_is_named_by_its_actor_only() {
+    let named: Vec<String> = sources("src")
+        .into_iter()
+        .filter(|(path, _)| !path.to_str().unwrap().contains("src/actors/kubernetes"))
+        .filter(|(_, text)| code_lines(text).any(|line| names(line, "kube::") || names(line, "k8s_openapi::")))
+        .map(|(path, _)| path.display().to_string())
+        .collect();
+    assert!(named.is_empty(), "{}", named.join("\n"));
 }
 
 #[test]

@@ -115,3 +115,6 @@ fn is_name(text: &str) -> bool {
     let is_part = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     (1..=63).contains(&text.len()) && text.bytes().all(is_part) && !text.starts_with('-') && !text.ends_with('-')
 }
+
+#[cfg(test)]
+mod tests;
