@@ -8,20 +8,22 @@ use actix::prelude::{Actor, Addr, Arbiter, AsyncContext, Context, Recipient};
 use actix_web::web::ServiceConfig;
 
 use crate::actors::{
-    Observers, RegistryActor, RegistrySettings, SelectorActor, SelectorSettings, SetSelector, StaticDiscovery,
-    WorkerContext, WorkerFactory, WorkerSettings,
+    AdminDiscovery, AdminPorts, Observers, RegistryActor, RegistrySettings, SelectorActor, SelectorSettings,
+    SetSelector, StaticDiscovery, WorkerContext, WorkerFactory, WorkerSettings,
 };
 use crate::clock;
-use crate::config::RouterConfig;
+use crate::config::{DiscoverySettings, RouterConfig, process_environment, read_admin_workers};
 use crate::error::StartError;
 use crate::http::{Access, EdgePorts, Gate, add_routes};
+use crate::logic::admin_set::AdminWorker;
 use crate::logic::endpoint::Endpoint;
 use crate::logic::ids::WorkerId;
 use crate::logic::policy::Policy;
 use crate::logic::price::PriceRules;
 use crate::logic::variant_board::VariantBoard;
 use crate::messages::{
-    EndpointsChanged, FleetMember, RouterEvent, SelectWorker, ShowFleet, Shutdown, WorkerPorts, WorkersChanged,
+    ChangeWorkers, EndpointsChanged, FleetMember, RouterEvent, SelectWorker, ShowFleet, Shutdown, WorkerPorts,
+    WorkersChanged,
 };
 use crate::prompt::Prompts;
 use crate::telemetry::Telemetry;
@@ -138,6 +140,8 @@ impl RouterBuilder {
     pub async fn start(self) -> Result<RouterHandle, StartError> {
         self.config.check()?;
         let access = Access::open(&self.config.access)?;
+        let admin_file = self.config.discovery.admin_workers_file.as_deref();
+        let added = admin_file.map(|file| read_admin_workers(file, &process_environment)).transpose()?;
         let telemetry = Telemetry::new();
         let variants = VariantBoard::default();
         let observers = Observers::new(self.observers);
@@ -164,9 +168,11 @@ impl RouterBuilder {
             registry.send(SetSelector(workers_changed)).await.map_err(|_| StartError::Actor("registry"))?;
         }
         start_discovery(&arbiter, self.config.workers.clone(), self.discovery, &registry);
+        let change_workers = start_admin(&arbiter, &self.config.discovery, added, &registry);
         let ports = EdgePorts {
             selector: selector.select,
             fleet: registry.clone().recipient(),
+            change_workers,
             gate: Arc::new(Gate::new(self.config.http.max_concurrent_requests, telemetry.open_requests.clone())),
             telemetry,
             settings: self.config.http,
@@ -243,6 +249,21 @@ fn start_discovery(
             start(recipient.clone());
         }
     });
+}
+
+fn start_admin(
+    arbiter: &Arbiter,
+    settings: &DiscoverySettings,
+    added: Option<Vec<AdminWorker>>,
+    registry: &Addr<RegistryActor>,
+) -> Recipient<ChangeWorkers> {
+    let registry = AdminPorts {
+        endpoints: registry.clone().recipient(),
+        hold: registry.clone().recipient(),
+        fleet: registry.clone().recipient(),
+    };
+    let source = AdminDiscovery::new(added.unwrap_or_default(), settings.admin_workers_file.clone(), registry);
+    AdminDiscovery::start_in_arbiter(&arbiter.handle(), move |_| source).recipient()
 }
 
 /// A running router. Cheap to clone; the router runs until [`RouterHandle::stop`].

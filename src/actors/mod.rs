@@ -8,7 +8,7 @@ mod registry;
 mod selector;
 mod worker;
 
-pub use discovery::StaticDiscovery;
+pub use discovery::{AdminDiscovery, AdminPorts, StaticDiscovery};
 pub use observers::Observers;
 pub(crate) use registry::SetSelector;
 pub use registry::{RegistryActor, RegistrySettings, WorkerFactory};

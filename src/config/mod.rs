@@ -27,21 +27,27 @@ use crate::logic::policy::{
 };
 use crate::logic::price::BasisRule;
 
+mod admin_file;
 mod check;
+mod discovery;
 mod error;
 mod key_file;
 mod raw;
 mod raw_worker;
 mod toml_error;
 mod validate;
+mod worker_record;
 mod workers;
 
 pub use crate::logic::health::HealthRules;
 pub use crate::prompt::{ChatStyle, ModelTokenizer, PromptSettings};
+pub(crate) use admin_file::{read_admin_workers, write_admin_workers};
+pub use discovery::DiscoverySettings;
 pub use error::ConfigError;
 pub(crate) use key_file::read_keys;
 pub use raw::{CommandLine, RawConfig, SettingDoc};
 pub use raw_worker::RawWorker;
+pub(crate) use worker_record::{InvalidWorker, process_environment, read_worker};
 
 /// What the router obeys. Embedders start from the default and change fields.
 ///
@@ -60,6 +66,8 @@ pub use raw_worker::RawWorker;
 pub struct RouterConfig {
     /// Workers that are served from the start. Default: none.
     pub workers: Vec<Endpoint>,
+    /// Where further workers come from.
+    pub discovery: DiscoverySettings,
     /// Who picks the worker of a request. Default: [`PolicyKind::CacheAwareZmq`].
     pub policy: PolicyKind,
     /// Thresholds of [`PolicyKind::CacheAwareZmq`]; the other policies ignore them. Defaults: 0.5, 32 and 1.1.
@@ -101,6 +109,7 @@ impl Default for RouterConfig {
     fn default() -> Self {
         Self {
             workers: Vec::new(),
+            discovery: DiscoverySettings::default(),
             policy: PolicyKind::default(),
             cache_aware: CacheAwareSettings::default(),
             basis: BasisRule::default(),

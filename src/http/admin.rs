@@ -64,10 +64,7 @@ pub(super) async fn workers(edge: web::Data<Edge>) -> HttpResponse {
     let now = clock::now();
     let workers: Vec<WorkerAnswer> =
         members.iter().map(|member| worker_answer(member, edge.ports.freshness, now)).collect();
-    match serde_json::to_string(&FleetAnswer { workers }) {
-        Ok(body) => respond::json(body),
-        Err(_) => respond::error(RouteError::SelectorUnavailable, &edge.ports.telemetry),
-    }
+    respond::json_of(&edge, &FleetAnswer { workers })
 }
 
 pub(super) async fn fleet(edge: &Edge) -> Result<Vec<FleetMember>, RouteError> {
@@ -85,9 +82,10 @@ struct FleetAnswer {
 }
 
 #[derive(Serialize)]
-struct WorkerAnswer {
+pub(super) struct WorkerAnswer {
     id: String,
     url: String,
+    sources: Vec<String>,
     state: &'static str,
     introspection: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -147,7 +145,11 @@ struct RankAnswer {
     max_running: Option<u64>,
 }
 
-fn worker_answer(member: &FleetMember, freshness: std::time::Duration, now: std::time::Instant) -> WorkerAnswer {
+pub(super) fn worker_answer(
+    member: &FleetMember,
+    freshness: std::time::Duration,
+    now: std::time::Instant,
+) -> WorkerAnswer {
     let (introspection, problem) = match &member.introspection {
         Introspection::Asking => ("asking", None),
         Introspection::Answered => ("answered", None),
@@ -158,6 +160,7 @@ fn worker_answer(member: &FleetMember, freshness: std::time::Duration, now: std:
     WorkerAnswer {
         id: member.id.to_string(),
         url: member.url.to_string(),
+        sources: member.sources.iter().map(|source| source.to_string()).collect(),
         state: snapshot.map_or("unresponsive", |worker| worker.state.name()),
         introspection,
         problem,

@@ -1,6 +1,8 @@
 //! The rules: plain functions and small state machines. Time and randomness are arguments; nothing here waits, logs, reads a
 //! clock or touches a socket, so the same code decides in production, in tests and in replay.
 
+pub mod address_guard;
+pub mod admin_set;
 pub mod admission;
 pub mod block_hash;
 pub mod decide;

@@ -6,6 +6,7 @@ mod support;
 
 mod access;
 mod actors;
+mod admin_workers;
 mod admission;
 mod binary;
 mod churn;

@@ -8,6 +8,10 @@ use actix::prelude::{Actor, AsyncContext, Context, Recipient};
 use crate::logic::endpoint::Endpoint;
 use crate::messages::EndpointsChanged;
 
+mod admin;
+
+pub use admin::{AdminDiscovery, AdminPorts};
+
 /// Sends the configured endpoints once.
 #[derive(Debug)]
 pub struct StaticDiscovery {
