@@ -1,5 +1,7 @@
 //! Workers that the operator adds, suspends, drains and removes while the router runs.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use fathom_router::router::Router;
 use fathom_router::sim::{SimConfig, SimEngine};
@@ -42,7 +44,9 @@ fn message_of(answer: &Answer) -> String {
 #[actix::test]
 async fn a_known_address_is_one_worker_however_often_and_from_wherever_it_is_added() {
     let [first, second] = [engine("first").await, engine("second").await];
-    let router = RunningRouter::over(&[&first, &second]).await;
+    let mut config = fast_config(&[first.url(), second.url()]);
+    config.introspection.interval = Duration::from_secs(1);
+    let router = RunningRouter::with(config).await;
     router.announce("other", &[&first.url()]).await;
     let bare = first.url().replace("http://", "");
     for (spelling, status) in [(first.url(), 200), (bare, 200), (format!("{}/", first.url()), 200)] {
