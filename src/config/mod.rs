@@ -45,7 +45,7 @@ pub(crate) use admin_file::{read_admin_workers, write_admin_workers};
 pub use discovery::DiscoverySettings;
 pub use error::ConfigError;
 pub(crate) use key_file::read_keys;
-pub use raw::{CommandLine, RawConfig, SettingDoc};
+pub use raw::{CommandLine, RawCache, RawConfig, RawEdge, RawEngines, RawProcess, RawRouting, RawWorkers, SettingDoc};
 pub use raw_worker::RawWorker;
 pub(crate) use worker_record::{InvalidWorker, process_environment, read_worker};
 
