@@ -8,18 +8,21 @@ use actix::prelude::{Actor, Addr, Arbiter, AsyncContext, Context, Recipient};
 use actix_web::web::ServiceConfig;
 
 use crate::actors::{
-    AdminDiscovery, AdminPorts, Observers, RegistryActor, RegistrySettings, SelectorActor, SelectorSettings,
-    SetSelector, StaticDiscovery, WorkerContext, WorkerFactory, WorkerSettings,
+    AdminDiscovery, AdminPorts, DnsDiscovery, FileDiscovery, FirstLook, Lookup, Observers, RegistryActor,
+    RegistrySettings, Resolver, SelectorActor, SelectorSettings, SetSelector, StaticDiscovery, WorkerContext,
+    WorkerFactory, WorkerSettings, system_resolver,
 };
 use crate::clock;
-use crate::config::{DiscoverySettings, RouterConfig, process_environment, read_admin_workers};
+use crate::config::{ConfigError, DiscoverySettings, RouterConfig, process_environment, read_admin_workers};
 use crate::error::StartError;
 use crate::http::{Access, EdgePorts, Gate, add_routes};
 use crate::logic::admin_set::AdminWorker;
+use crate::logic::dns_set::DnsName;
 use crate::logic::endpoint::Endpoint;
 use crate::logic::ids::WorkerId;
 use crate::logic::policy::Policy;
 use crate::logic::price::PriceRules;
+use crate::logic::rng::Rng;
 use crate::logic::variant_board::VariantBoard;
 use crate::messages::{
     ChangeWorkers, EndpointsChanged, FleetMember, RouterEvent, SelectWorker, ShowFleet, Shutdown, WorkerPorts,
@@ -76,6 +79,7 @@ pub struct RouterBuilder {
     selector: Option<SelectorPorts>,
     worker_factory: Option<WorkerFactory>,
     discovery: Vec<DiscoveryStart>,
+    resolver: Option<Resolver>,
     observers: Vec<Recipient<RouterEvent>>,
 }
 
@@ -125,6 +129,13 @@ impl RouterBuilder {
         self
     }
 
+    /// Looks the names of `dns_names` up by a function of your own, in place of the operating system's. It must not block.
+    #[must_use]
+    pub fn resolver(mut self, resolver: impl Fn(&DnsName) -> Lookup + Send + Sync + 'static) -> Self {
+        self.resolver = Some(Arc::new(resolver));
+        self
+    }
+
     /// Sends what happens to an observer, as long as it has room. The router keeps the observer alive; one that has seen enough
     /// stops itself.
     #[must_use]
@@ -140,8 +151,7 @@ impl RouterBuilder {
     pub async fn start(self) -> Result<RouterHandle, StartError> {
         self.config.check()?;
         let access = Access::open(&self.config.access)?;
-        let admin_file = self.config.discovery.admin_workers_file.as_deref();
-        let added = admin_file.map(|file| read_admin_workers(file, &process_environment)).transpose()?;
+        let files = WorkerFiles::read(&self.config.discovery)?;
         let telemetry = Telemetry::new();
         let variants = VariantBoard::default();
         let observers = Observers::new(self.observers);
@@ -168,7 +178,13 @@ impl RouterBuilder {
             registry.send(SetSelector(workers_changed)).await.map_err(|_| StartError::Actor("registry"))?;
         }
         start_discovery(&arbiter, self.config.workers.clone(), self.discovery, &registry);
-        let change_workers = start_admin(&arbiter, &self.config.discovery, added, &registry);
+        let resolver = self.resolver.unwrap_or_else(system_resolver);
+        start_names(&arbiter, &self.config.discovery, resolver, seed, &registry, &telemetry);
+        if let Some(listed) = files.listed {
+            let source = FileDiscovery::new(listed, registry.clone().recipient(), telemetry.clone());
+            FileDiscovery::start_in_arbiter(&arbiter.handle(), move |_| source);
+        }
+        let change_workers = start_admin(&arbiter, &self.config.discovery, files.added, &registry);
         let ports = EdgePorts {
             selector: selector.select,
             fleet: registry.clone().recipient(),
@@ -185,6 +201,23 @@ impl RouterBuilder {
             retry_budget: Arc::default(),
         };
         Ok(RouterHandle { config: Arc::new(self.config), ports, registry, arbiter: arbiter.handle() })
+    }
+}
+
+/// What is read before anything is started, so that a bad file leaves nothing behind.
+struct WorkerFiles {
+    added: Vec<AdminWorker>,
+    listed: Option<FirstLook>,
+}
+
+impl WorkerFiles {
+    fn read(settings: &DiscoverySettings) -> Result<Self, ConfigError> {
+        let added = match &settings.admin_workers_file {
+            Some(path) => read_admin_workers(path, &process_environment)?,
+            None => Vec::new(),
+        };
+        let listed = settings.workers_file.as_deref().map(FirstLook::new).transpose()?;
+        Ok(Self { added, listed })
     }
 }
 
@@ -251,10 +284,26 @@ fn start_discovery(
     });
 }
 
+fn start_names(
+    arbiter: &Arbiter,
+    settings: &DiscoverySettings,
+    resolver: Resolver,
+    seed: u64,
+    registry: &Addr<RegistryActor>,
+    telemetry: &Telemetry,
+) {
+    if settings.dns_names.is_empty() {
+        return;
+    }
+    let (names, interval, rng) = (settings.dns_names.clone(), settings.dns_interval, Rng::from_seed(seed));
+    let source = DnsDiscovery::new(names, interval, resolver, rng, registry.clone().recipient(), telemetry.clone());
+    DnsDiscovery::start_in_arbiter(&arbiter.handle(), move |_| source);
+}
+
 fn start_admin(
     arbiter: &Arbiter,
     settings: &DiscoverySettings,
-    added: Option<Vec<AdminWorker>>,
+    added: Vec<AdminWorker>,
     registry: &Addr<RegistryActor>,
 ) -> Recipient<ChangeWorkers> {
     let registry = AdminPorts {
@@ -262,7 +311,7 @@ fn start_admin(
         hold: registry.clone().recipient(),
         fleet: registry.clone().recipient(),
     };
-    let source = AdminDiscovery::new(added.unwrap_or_default(), settings.admin_workers_file.clone(), registry);
+    let source = AdminDiscovery::new(added, settings.admin_workers_file.clone(), registry);
     AdminDiscovery::start_in_arbiter(&arbiter.handle(), move |_| source).recipient()
 }
 

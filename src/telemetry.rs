@@ -77,6 +77,8 @@ pub struct Telemetry {
     pub kv_downgrades: Counter,
     /// Prompts by what they were read from, or by why they are not known as tokens.
     pub prompts: Family<Kind, Counter>,
+    /// What sources of workers found, by source and result.
+    pub discovery_updates: Family<Kind, Counter>,
     /// Times an engine was asked what it serves, by result.
     pub introspections: Family<Kind, Counter>,
     /// Workers ejected, by cause.
@@ -137,6 +139,7 @@ impl Telemetry {
             kv_key_changes: Counter::default(),
             kv_downgrades: Counter::default(),
             prompts: Family::default(),
+            discovery_updates: Family::default(),
             introspections: Family::default(),
             worker_ejections: Family::default(),
             health_probes: Family::default(),
@@ -203,6 +206,8 @@ impl Telemetry {
         r.register("kv_downgrades", "Times a worker's list of cached blocks proved wrong", self.kv_downgrades.clone());
         let help = "Prompts by what they were read from, or by why they are not known as tokens";
         r.register("prompts", help, self.prompts.clone());
+        let help = "What sources of workers found, by source and result";
+        r.register("discovery_updates", help, self.discovery_updates.clone());
         r.register("introspections", "Times an engine was asked, by result", self.introspections.clone());
         r.register("worker_ejections", "Workers ejected, by cause", self.worker_ejections.clone());
         r.register("health_probes", "Probes of health paths, by result", self.health_probes.clone());

@@ -8,7 +8,10 @@ mod registry;
 mod selector;
 mod worker;
 
-pub use discovery::{AdminDiscovery, AdminPorts, StaticDiscovery};
+pub use discovery::{
+    AdminDiscovery, AdminPorts, DnsDiscovery, FileDiscovery, FirstLook, Lookup, Resolver, StaticDiscovery,
+    system_resolver,
+};
 pub use observers::Observers;
 pub(crate) use registry::SetSelector;
 pub use registry::{RegistryActor, RegistrySettings, WorkerFactory};

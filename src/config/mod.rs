@@ -38,6 +38,7 @@ mod toml_error;
 mod validate;
 mod worker_record;
 mod workers;
+mod workers_file;
 
 pub use crate::logic::health::HealthRules;
 pub use crate::prompt::{ChatStyle, ModelTokenizer, PromptSettings};
@@ -45,9 +46,12 @@ pub(crate) use admin_file::{read_admin_workers, write_admin_workers};
 pub use discovery::DiscoverySettings;
 pub use error::ConfigError;
 pub(crate) use key_file::read_keys;
-pub use raw::{CommandLine, RawCache, RawConfig, RawEdge, RawEngines, RawProcess, RawRouting, RawWorkers, SettingDoc};
+pub use raw::{
+    CommandLine, RawCache, RawConfig, RawDiscovery, RawEdge, RawEngines, RawProcess, RawRouting, RawWorkers, SettingDoc,
+};
 pub use raw_worker::RawWorker;
 pub(crate) use worker_record::{InvalidWorker, process_environment, read_worker};
+pub(crate) use workers_file::{read_workers_text, workers_of};
 
 /// What the router obeys. Embedders start from the default and change fields.
 ///

@@ -12,7 +12,7 @@ use toml::Spanned;
 
 use crate::config::error::ConfigError;
 use crate::config::toml_error::{line_at, without_source_text};
-use crate::config::{RouterConfig, ServerConfig};
+use crate::config::{RouterConfig, ServerConfig, process_environment};
 
 /// Writes out, for each key, that the upper value goes before the lower one; a key that is missing does not compile.
 macro_rules! or_each {
@@ -22,6 +22,7 @@ macro_rules! or_each {
 }
 
 mod cache;
+mod discovery;
 mod edge;
 mod engines;
 mod process;
@@ -29,6 +30,7 @@ mod routing;
 mod workers;
 
 pub use cache::RawCache;
+pub use discovery::RawDiscovery;
 pub use edge::RawEdge;
 pub use engines::RawEngines;
 pub use process::RawProcess;
@@ -65,9 +67,7 @@ impl CommandLine {
             Some(path) => read(path)?,
             None => RawConfig::default(),
         };
-        // A variable that is not UTF-8 is not a key; kept as far as it is text, it is refused as such rather than as missing.
-        let environment = |variable: &str| std::env::var_os(variable).map(|text| text.to_string_lossy().into_owned());
-        self.settings.or(file).validate(environment)
+        self.settings.or(file).validate(process_environment)
     }
 }
 
@@ -78,6 +78,9 @@ pub struct RawConfig {
     /// Which workers there are, and when one of them gets no traffic.
     #[command(flatten)]
     pub workers: RawWorkers,
+    /// Where workers come from, beside the list.
+    #[command(flatten)]
+    pub discovery: RawDiscovery,
     /// How engines are asked, and how requests reach them.
     #[command(flatten)]
     pub engines: RawEngines,
@@ -104,6 +107,7 @@ impl RawConfig {
         refuse_unknown_keys(text)?;
         Ok(Self {
             workers: group(text)?,
+            discovery: group(text)?,
             engines: group(text)?,
             routing: group(text)?,
             cache: group(text)?,
@@ -115,7 +119,7 @@ impl RawConfig {
     /// Fills what is not given here with what is given in `lower`. A list is one setting: it is replaced, not extended.
     #[must_use]
     pub fn or(self, lower: Self) -> Self {
-        or_each!(self, lower, workers engines routing cache edge process)
+        or_each!(self, lower, workers discovery engines routing cache edge process)
     }
 
     /// Returns what `--help` says of each setting, in its order. Settings of single workers are not among them.

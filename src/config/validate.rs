@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::config::error::ConfigError;
 use crate::config::raw::RawConfig;
-use crate::config::{AccessSettings, TlsFiles};
+use crate::config::{AccessSettings, DiscoverySettings, TlsFiles};
 use crate::config::{ChatStyle, ModelTokenizer, PromptSettings};
 use crate::config::{
     HealthRules, HttpSettings, IntrospectionSettings, KvSettings, LoadSettings, LogFormat, ProbeSettings, RouterConfig,
@@ -46,6 +46,7 @@ impl RawConfig {
                 self.workers.worker.as_deref().unwrap_or_default(),
                 environment,
             )?,
+            discovery: DiscoverySettings::read(&self.discovery)?,
             cache_aware: self.cache_aware(),
             health: self.health(),
             probes: self.probes(),
