@@ -4,7 +4,7 @@
 //! | port | receives | built-in |
 //! |---|---|---|
 //! | selection | [`SelectWorker`], [`WorkersChanged`] | `SelectorActor` |
-//! | worker | [`Collect`], [`Reserve`], [`RequestFinished`], [`Describe`], [`SetReadiness`], [`Drain`], [`Stop`] | `WorkerActor` |
+//! | worker | [`Collect`], [`Reserve`], [`RequestFinished`], [`Describe`], [`SetReadiness`], [`ReportLoad`], [`ReportPolledLoad`], [`Drain`], [`Stop`] | `WorkerActor` |
 //! | registry | [`EndpointsChanged`], [`HoldWorker`], [`ReportTrouble`], [`ShowFleet`], [`Shutdown`] | `RegistryActor` |
 //! | admin | [`ChangeWorkers`] | `AdminDiscovery` |
 //! | events | [`RouterEvent`] | none |
@@ -14,7 +14,7 @@ mod inside;
 pub use inside::{Decision, Reservation, WorkerPorts};
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use actix::prelude::{Message, MessageResponse};
 
@@ -156,6 +156,17 @@ pub struct ReportLoad {
     pub rank: DpRank,
     /// What was measured.
     pub load: RankLoad,
+}
+
+/// Gives a worker what its engine said of all its ranks when it was asked. The worker leaves it out where it has something
+/// fresh that came by itself.
+#[derive(Debug, Clone, Message)]
+#[rtype(result = "()")]
+pub struct ReportPolledLoad {
+    /// The loads of the ranks, in order, all of them.
+    pub loads: Vec<RankLoad>,
+    /// When the engine was asked. The loads are as old as that, at most.
+    pub asked_at: Instant,
 }
 
 /// Asks a worker which blocks it lists, to compare them with what its engine holds. Costs a copy of all keys.

@@ -8,12 +8,14 @@ use actix::prelude::{Actor, Addr, Arbiter, AsyncContext, Context, Recipient};
 use actix_web::web::ServiceConfig;
 
 use crate::actors::{
-    AdminDiscovery, AdminPorts, DnsDiscovery, FileDiscovery, FirstLook, Lookup, Observers, RegistryActor,
+    AdminDiscovery, AdminPorts, DnsDiscovery, FileDiscovery, FirstLook, LoadPolling, Lookup, Observers, RegistryActor,
     RegistrySettings, Resolver, SelectorActor, SelectorSettings, SetSelector, StaticDiscovery, WorkerContext,
     WorkerFactory, WorkerSettings, system_resolver,
 };
 use crate::clock;
-use crate::config::{ConfigError, DiscoverySettings, RouterConfig, process_environment, read_admin_workers};
+use crate::config::{
+    ConfigError, DiscoverySettings, LoadPollingMode, RouterConfig, process_environment, read_admin_workers,
+};
 use crate::error::StartError;
 use crate::http::{Access, EdgePorts, Gate, add_routes};
 use crate::logic::admin_set::AdminWorker;
@@ -184,6 +186,7 @@ impl RouterBuilder {
             let source = FileDiscovery::new(listed, registry.clone().recipient(), telemetry.clone());
             FileDiscovery::start_in_arbiter(&arbiter.handle(), move |_| source);
         }
+        start_load_polling(&arbiter, &self.config, &registry, &telemetry);
         let change_workers = start_admin(&arbiter, &self.config.discovery, files.added, &registry);
         let ports = EdgePorts {
             selector: selector.select,
@@ -298,6 +301,17 @@ fn start_names(
     let (names, interval, rng) = (settings.dns_names.clone(), settings.dns_interval, Rng::from_seed(seed));
     let source = DnsDiscovery::new(names, interval, resolver, rng, registry.clone().recipient(), telemetry.clone());
     DnsDiscovery::start_in_arbiter(&arbiter.handle(), move |_| source);
+}
+
+fn start_load_polling(arbiter: &Arbiter, config: &RouterConfig, registry: &Addr<RegistryActor>, telemetry: &Telemetry) {
+    if config.load_polling.mode == LoadPollingMode::Off {
+        return;
+    }
+    let (interval, timeout) = (config.load_polling.interval, config.load.freshness);
+    let (fleet, upstream, telemetry) = (registry.clone().recipient(), config.upstream.clone(), telemetry.clone());
+    LoadPolling::start_in_arbiter(&arbiter.handle(), move |_| {
+        LoadPolling::new(interval, timeout, fleet, EngineClient::new(&upstream), telemetry)
+    });
 }
 
 fn start_admin(

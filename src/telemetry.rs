@@ -57,6 +57,8 @@ pub struct Telemetry {
     pub load_frames: Counter,
     /// Load frames that could not be used, by reason.
     pub bad_load_frames: Family<Kind, Counter>,
+    /// Times an engine was asked for its load, by result.
+    pub load_polls: Family<Kind, Counter>,
     /// Silent or failed feed sockets opened again.
     pub feed_reopens: Counter,
     /// KV event batches taken.
@@ -129,6 +131,7 @@ impl Telemetry {
             policy_faults: Counter::default(),
             load_frames: Counter::default(),
             bad_load_frames: Family::default(),
+            load_polls: Family::default(),
             feed_reopens: Counter::default(),
             kv_frames: Counter::default(),
             bad_kv_frames: Family::default(),
@@ -191,6 +194,7 @@ impl Telemetry {
         r.register("policy_faults", "Policies that panicked or named nobody", self.policy_faults.clone());
         r.register("load_frames", "Load frames taken", self.load_frames.clone());
         r.register("bad_load_frames", "Load frames that could not be used, by reason", self.bad_load_frames.clone());
+        r.register("load_polls", "Times an engine was asked for its load, by result", self.load_polls.clone());
         r.register("feed_reopens", "Silent or failed feed sockets opened again", self.feed_reopens.clone());
         r.register("kv_frames", "KV event batches taken", self.kv_frames.clone());
         r.register("bad_kv_frames", "KV event batches that could not be read, by reason", self.bad_kv_frames.clone());

@@ -3,6 +3,7 @@
 mod discovery;
 mod gather;
 mod introspection;
+mod load_polling;
 mod observers;
 mod registry;
 mod selector;
@@ -12,6 +13,7 @@ pub use discovery::{
     AdminDiscovery, AdminPorts, DnsDiscovery, FileDiscovery, FirstLook, Lookup, Resolver, StaticDiscovery,
     system_resolver,
 };
+pub use load_polling::LoadPolling;
 pub use observers::Observers;
 pub(crate) use registry::SetSelector;
 pub use registry::{RegistryActor, RegistrySettings, WorkerFactory};

@@ -38,6 +38,7 @@ impl RouterConfig {
         check_cache_aware(&self.cache_aware)?;
         self.discovery.check()?;
         check_load(&self.load)?;
+        millis("load_polling_interval_ms", self.load_polling.interval, 50..=MINUTE_MILLIS)?;
         check_caps(&self.caps)?;
         within("queue_size", self.queue.max_waiting, 0..=1_000_000)?;
         millis("queue_timeout_ms", self.queue.timeout, 1..=HOUR_MILLIS)?;

@@ -32,6 +32,7 @@ mod check;
 mod discovery;
 mod error;
 mod key_file;
+mod load_polling;
 mod raw;
 mod raw_worker;
 mod toml_error;
@@ -46,6 +47,7 @@ pub(crate) use admin_file::{read_admin_workers, write_admin_workers};
 pub use discovery::DiscoverySettings;
 pub use error::ConfigError;
 pub(crate) use key_file::read_keys;
+pub use load_polling::{LoadPollingMode, LoadPollingSettings};
 pub use raw::{
     CommandLine, RawCache, RawConfig, RawDiscovery, RawEdge, RawEngines, RawProcess, RawRouting, RawWorkers, SettingDoc,
 };
@@ -80,6 +82,8 @@ pub struct RouterConfig {
     pub basis: BasisRule,
     /// Which load reports are used, and for how long.
     pub load: LoadSettings,
+    /// Whether engines that publish no load are asked for it.
+    pub load_polling: LoadPollingSettings,
     /// How the engines' KV caches are followed.
     pub kv: KvSettings,
     /// How prompts are made into tokens.
@@ -118,6 +122,7 @@ impl Default for RouterConfig {
             cache_aware: CacheAwareSettings::default(),
             basis: BasisRule::default(),
             load: LoadSettings::default(),
+            load_polling: LoadPollingSettings::default(),
             kv: KvSettings::default(),
             prompts: PromptSettings::default(),
             round_deadline: Duration::from_millis(5),

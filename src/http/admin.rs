@@ -135,10 +135,11 @@ struct LoadAnswer {
 
 #[derive(Serialize)]
 struct RankAnswer {
+    source: &'static str,
     age_ms: u64,
     running: u64,
     waiting: u64,
-    used_tokens: u64,
+    used_tokens: Option<u64>,
     capacity_tokens: Option<u64>,
     waiting_uncached_tokens: Option<u64>,
     total_tokens: Option<u64>,
@@ -192,6 +193,7 @@ fn load_answer(
     let (feed, feed_problem) = feed_answer(&worker.facts.load_feed);
     let trust = worker.load.trust(now, freshness);
     let rank = |report: &crate::logic::load::RankReport| RankAnswer {
+        source: report.load.source.name(),
         age_ms: now.saturating_duration_since(report.received_at).as_millis() as u64,
         running: report.load.running,
         waiting: report.load.waiting,

@@ -18,6 +18,7 @@ pub mod load;
 pub mod membership;
 pub mod parking;
 pub mod policy;
+pub mod poll_plan;
 pub mod prefix_index;
 pub mod price;
 pub mod probe;

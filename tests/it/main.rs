@@ -28,6 +28,7 @@ mod kv_cache;
 mod kv_events;
 mod listener;
 mod load;
+mod load_polling;
 mod load_stream;
 mod prompts;
 mod proxying;
