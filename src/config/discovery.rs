@@ -68,3 +68,39 @@ impl DiscoverySettings {
         secs("dns_interval_secs", self.dns_interval, 1..=DAY_SECS)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::DiscoverySettings;
+    use crate::config::raw::RawDiscovery;
+
+    fn read(parts: &[&str]) -> Result<DiscoverySettings, String> {
+        let dns_names = Some(parts.iter().map(|part| (*part).to_owned()).collect());
+        let settings = DiscoverySettings::read(&RawDiscovery { dns_names, ..RawDiscovery::default() });
+        settings.and_then(|settings| settings.check().map(|()| settings)).map_err(|error| error.to_string())
+    }
+
+    /// Seen in sgl-project/sglang#12621.
+    #[test]
+    fn every_way_to_write_names_gives_the_same_list_and_none_is_left_out() {
+        for parts in [&["a:1", "b:2"][..], &["a:1,b:2"], &["a:1 b:2"], &["a:1", "A:1", "b:2"]] {
+            let names: Vec<String> =
+                read(parts).expect("names").dns_names.iter().map(|name| name.to_string()).collect();
+            assert_eq!(names, ["a:1", "b:2"], "{parts:?}");
+        }
+        let rule = "must be a host name, a colon and a port";
+        for (parts, value) in [(["a:1,,b:2"], ""), (["a"], "a"), (["a:1,b:0"], "b:0"), (["http://a:1"], "http://a:1")] {
+            assert_eq!(read(&parts), Err(format!("dns_names = {value:?}: {rule}")), "{parts:?}");
+        }
+        let many: Vec<String> = (0..65).map(|number| format!("n{number}:1")).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        assert_eq!(read(&many), Err("dns_names = 65 names: must be at most 64 names".to_owned()));
+    }
+
+    #[test]
+    fn the_interval_has_a_range() {
+        let raw = RawDiscovery { dns_interval_secs: Some(0), ..RawDiscovery::default() };
+        let refused = DiscoverySettings::read(&raw).and_then(|settings| settings.check()).expect_err("no interval");
+        assert_eq!(refused.to_string(), "dns_interval_secs = 0: must be at least 1");
+    }
+}

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use fathom_router::router::Router;
-use fathom_router::sim::{SimConfig, SimEngine};
+use fathom_router::sim::{ServerInfoMode, SimConfig, SimEngine};
 use http_body_util::Full;
 use hyper::Request;
 use serde_json::{Value, json};
@@ -98,6 +98,23 @@ async fn a_worker_is_added_serves_and_is_removed_by_every_spelling() {
         assert!(router.shown_workers().await.is_empty());
         assert_eq!(code_of(&router.admin("DELETE", &path, Value::Null).await), (404, "worker_not_found"), "{path}");
     }
+    router.stop_and_check().await;
+}
+
+/// Seen in sgl-project/sglang#27980.
+#[actix::test]
+async fn an_engine_that_says_only_later_what_it_serves_is_listed_as_pending_until_then() {
+    let engine = engine("late").await;
+    engine.set_server_info(ServerInfoMode::Status(503));
+    let router = start_router(Router::builder().config(fast_config(&[]))).await;
+    let added = router.admin("POST", "/workers", json!({ "url": engine.url() })).await;
+    assert_eq!((added.status, &added.json()["worker"]["state"]), (201, &json!("pending")));
+    assert_eq!(added.json()["worker"]["models"], json!([]), "no name is made up");
+    router.wait_for_metric("fathom_introspections_total{kind=\"server_error\"}", 2.0).await;
+    assert_eq!(router.metric("fathom_workers{state=\"pending\"}").await, Some(1.0));
+    engine.set_server_info(ServerInfoMode::Normal);
+    router.wait_until_serving(1).await;
+    assert_eq!(router.chat().await.header("x-sim-engine"), "late");
     router.stop_and_check().await;
 }
 
