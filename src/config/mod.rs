@@ -31,10 +31,12 @@ mod admin_file;
 mod check;
 mod discovery;
 mod error;
+mod file_version;
 mod key_file;
 mod load_polling;
 mod raw;
 mod raw_worker;
+mod reload;
 mod toml_error;
 mod validate;
 mod worker_record;
@@ -46,13 +48,16 @@ pub use crate::prompt::{ChatStyle, ModelTokenizer, PromptSettings};
 pub(crate) use admin_file::{read_admin_workers, write_admin_workers};
 pub use discovery::DiscoverySettings;
 pub use error::ConfigError;
+pub(crate) use file_version::FileVersion;
 pub(crate) use key_file::read_keys;
 pub use load_polling::{LoadPollingMode, LoadPollingSettings};
 pub use raw::{
-    CommandLine, RawCache, RawConfig, RawDiscovery, RawEdge, RawEngines, RawProcess, RawRouting, RawWorkers, SettingDoc,
+    CommandLine, RawCache, RawConfig, RawDiscovery, RawEdge, RawEngines, RawProcess, RawRouting, RawWorkers,
+    SettingDoc, process_environment,
 };
 pub use raw_worker::RawWorker;
-pub(crate) use worker_record::{InvalidWorker, process_environment, read_worker};
+pub use reload::RELOADABLE_KEYS;
+pub(crate) use worker_record::{InvalidWorker, read_worker};
 pub(crate) use workers_file::{read_workers_text, workers_of};
 
 /// What the router obeys. Embedders start from the default and change fields.
@@ -106,6 +111,9 @@ pub struct RouterConfig {
     pub http: HttpSettings,
     /// Who is served.
     pub access: AccessSettings,
+    /// How long new requests are still taken once the router was told to stop, while `/readyz` says 503: 0 to an hour. Only where
+    /// [`process::serve`](crate::process::serve) runs it. Default: 0.
+    pub drain_delay: Duration,
     /// How long requests in flight may go on when the router stops: 0 (cut at once) to a day.
     /// Default: 30 s.
     pub drain_timeout: Duration,
@@ -134,6 +142,7 @@ impl Default for RouterConfig {
             upstream: UpstreamSettings::default(),
             http: HttpSettings::default(),
             access: AccessSettings::default(),
+            drain_delay: Duration::ZERO,
             drain_timeout: Duration::from_secs(30),
             seed: None,
         }
@@ -347,6 +356,10 @@ pub struct HttpSettings {
     pub max_body_bytes: usize,
     /// Requests served at a time; more are refused at once instead of waiting. 1 to 1000000. Default: 65536.
     pub max_concurrent_requests: usize,
+    /// How long a client may send nothing in the middle of its request before it is refused, and, behind
+    /// [`listen`](crate::server::listen), take nothing of an answer that waits for it before its connection is closed: 1 s to an
+    /// hour. Default: 60 s.
+    pub client_timeout: Duration,
     /// Whether responses tell the worker chosen and why, which shows the fleet to clients. Default: no.
     pub expose_decision: bool,
     /// Whether a client's `Authorization` and `x-api-key` headers are passed to the engine, in place of the configured key.
@@ -362,6 +375,7 @@ impl Default for HttpSettings {
         Self {
             max_body_bytes: 64 << 20,
             max_concurrent_requests: 65_536,
+            client_timeout: Duration::from_secs(60),
             expose_decision: false,
             forward_authorization: false,
             forward_token_ids: false,

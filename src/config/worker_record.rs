@@ -48,12 +48,6 @@ pub(crate) enum InvalidWorker {
     Rule(#[from] ConfigError),
 }
 
-/// Reads the variable from the environment of the process. One that is not UTF-8 is not a key; kept as far as it is text, it is
-/// refused as such rather than as missing.
-pub(crate) fn process_environment(variable: &str) -> Option<String> {
-    std::env::var_os(variable).map(|text| text.to_string_lossy().into_owned())
-}
-
 /// Reads the JSON object that describes a worker.
 ///
 /// # Errors

@@ -100,7 +100,7 @@ async fn one(edge: &Edge, name: &str) -> Result<HttpResponse, AdminRefusal> {
 }
 
 async fn added(edge: &Edge, request: &HttpRequest, payload: web::Payload) -> Result<HttpResponse, AdminRefusal> {
-    let body = read(request, payload).await?;
+    let body = read(edge, request, payload).await?;
     let worker = read_worker(&body, &process_environment)?;
     let after = change(edge, WorkerChange::Add(worker)).await?;
     let response = answer(edge, &after, None);
@@ -113,7 +113,7 @@ async fn patched(
     name: &str,
     payload: web::Payload,
 ) -> Result<HttpResponse, AdminRefusal> {
-    let body = read(request, payload).await?;
+    let body = read(edge, request, payload).await?;
     let object: Map<String, Value> = serde_json::from_slice(&body).map_err(|_| RouteError::InvalidBody)?;
     if let Some(key) = object.keys().find(|key| *key != "readiness") {
         let key: String = key.chars().take(64).flat_map(char::escape_debug).collect();
@@ -157,7 +157,7 @@ fn parse(name: &str) -> Result<WorkerName, AdminRefusal> {
     WorkerName::parse(name).ok_or(AdminRefusal::Change(ChangeRefusal::UnknownWorker))
 }
 
-async fn read(request: &HttpRequest, mut payload: web::Payload) -> Result<web::Bytes, RouteError> {
+async fn read(edge: &Edge, request: &HttpRequest, mut payload: web::Payload) -> Result<web::Bytes, RouteError> {
     let announced = request.headers().get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
-    body::read(&mut payload, announced, MAX_BODY_BYTES).await
+    body::read(&mut payload, announced, MAX_BODY_BYTES, edge.ports.settings.client_timeout).await
 }

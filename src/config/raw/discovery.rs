@@ -31,10 +31,4 @@ pub struct RawDiscovery {
     pub dns_interval_secs: Option<u64>,
 }
 
-impl RawDiscovery {
-    pub(super) fn or(self, lower: Self) -> Self {
-        or_each!(self, lower,
-            admin_workers_file workers_file dns_names dns_interval_secs
-        )
-    }
-}
+keys_of! { RawDiscovery: admin_workers_file workers_file dns_names dns_interval_secs }
