@@ -40,6 +40,9 @@ const DRAIN_POLL: Duration = Duration::from_millis(20);
 /// How long the registry may take to stop its workers.
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// How long an engine may take to tell its load, at most; a late answer would be too old to be used.
+const MAX_POLL_TIMEOUT: Duration = Duration::from_secs(10);
+
 type DiscoveryStart = Box<dyn FnOnce(Recipient<EndpointsChanged>) + Send>;
 
 /// The doors of a selector of your own.
@@ -312,7 +315,7 @@ fn start_load_polling(arbiter: &Arbiter, config: &RouterConfig, registry: &Addr<
     if config.load_polling.mode == LoadPollingMode::Off {
         return;
     }
-    let (interval, timeout) = (config.load_polling.interval, config.load.freshness);
+    let (interval, timeout) = (config.load_polling.interval, config.load.freshness.min(MAX_POLL_TIMEOUT));
     let (fleet, upstream, telemetry) = (registry.clone().recipient(), config.upstream.clone(), telemetry.clone());
     LoadPolling::start_in_arbiter(&arbiter.handle(), move |_| {
         LoadPolling::new(interval, timeout, fleet, EngineClient::new(&upstream), telemetry)

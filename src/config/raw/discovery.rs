@@ -16,7 +16,7 @@ pub struct RawDiscovery {
     #[arg(long, env = "FATHOM_ADMIN_WORKERS_FILE", value_name = "FILE", help_heading = DISCOVERY)]
     pub admin_workers_file: Option<PathBuf>,
 
-    /// File with worker_urls and [[worker]] tables as in the configuration, looked at each second; must be readable at start. A bad or
+    /// File with worker_urls and worker tables as in the configuration, looked at each second; must be readable at start. A bad or
     /// missing one changes nothing afterwards. Default: none.
     #[arg(long, env = "FATHOM_WORKERS_FILE", value_name = "FILE", help_heading = DISCOVERY)]
     pub workers_file: Option<PathBuf>,
