@@ -21,6 +21,7 @@ use fathom_router::logic::ids::{DpRank, WorkerId};
 use fathom_router::logic::load::{LoadView, RankLoad, RankReport};
 use fathom_router::logic::policy::CacheAwareSettings;
 use fathom_router::logic::price::{BasisRule, PriceRules};
+use fathom_router::logic::rank_choice::RankRules;
 use fathom_router::logic::request::RequestFacts;
 use fathom_router::logic::snapshot::WorkerSnapshot;
 use fathom_router::logic::variant_board::VariantBoard;
@@ -77,7 +78,9 @@ async fn grouped(num_workers: usize) -> Recipient<SelectWorker> {
         }
         workers.push(Arc::new(ports));
     }
+    let ranks = RankRules { freshness: FRESHNESS, cache: CacheAwareSettings::default() };
     let settings = SelectorSettings {
+        ranks,
         caps: Caps::default(),
         queue: QueueSettings::default(),
         price: price_rules(),

@@ -67,6 +67,8 @@ pub struct Collect(pub Token);
 pub struct Reserve {
     /// Which request.
     pub decision: DecisionId,
+    /// The DP rank that it is addressed to; `None` where the engine chooses.
+    pub rank: Option<DpRank>,
     /// Its prompt, where it is known as tokens: the worker's engine will hold its blocks soon.
     pub prompt: Option<Arc<PromptKeys>>,
 }
@@ -311,6 +313,8 @@ pub struct DecisionRecord {
     pub id: DecisionId,
     /// Who was chosen.
     pub worker: WorkerId,
+    /// The rank that the request is addressed to; `None` where the engine chooses.
+    pub rank: Option<DpRank>,
     /// Where that worker is.
     pub url: WorkerUrl,
     /// The policy's name.

@@ -19,6 +19,7 @@ use crate::logic::endpoint::Endpoint;
 use crate::logic::ids::WorkerId;
 use crate::logic::policy::Policy;
 use crate::logic::price::PriceRules;
+use crate::logic::rank_choice::RankRules;
 use crate::logic::variant_board::VariantBoard;
 use crate::messages::{
     EndpointsChanged, FleetMember, RouterEvent, SelectWorker, ShowFleet, Shutdown, WorkerPorts, WorkersChanged,
@@ -219,6 +220,7 @@ fn start_selector(
         price,
         policy,
         caps: config.caps,
+        ranks: RankRules { freshness: config.load.freshness, cache: config.cache_aware },
         queue: config.queue,
         round_deadline: config.round_deadline,
         seed,

@@ -187,6 +187,8 @@ pub struct LoadSettings {
     /// How long a worker that begins to serve is priced as if it were as loaded as the others, less so with time; 0 sends it
     /// everything at once. At most a day. Default: 10 s.
     pub ramp_up: Duration,
+    /// Whether requests are addressed to DP ranks, where the engine takes one. Default: they are.
+    pub route_dp_ranks: bool,
 }
 
 impl Default for LoadSettings {
@@ -195,6 +197,7 @@ impl Default for LoadSettings {
             freshness: Duration::from_secs(5),
             dispatch_visibility: Duration::from_millis(50),
             ramp_up: Duration::from_secs(10),
+            route_dp_ranks: true,
         }
     }
 }
@@ -337,6 +340,9 @@ pub struct HttpSettings {
     /// Whether the tokens of a completion's or `/generate`'s text, where they are known, are sent to the engine in its place, so
     /// that it need not encode it again. Default: no.
     pub forward_token_ids: bool,
+    /// Whether the DP rank that a client names (`x-data-parallel-rank`, or `routed_dp_rank` in the body) is honoured, where the worker
+    /// owns it. Default: no.
+    pub forward_dp_rank: bool,
 }
 
 impl Default for HttpSettings {
@@ -347,6 +353,7 @@ impl Default for HttpSettings {
             expose_decision: false,
             forward_authorization: false,
             forward_token_ids: false,
+            forward_dp_rank: false,
         }
     }
 }

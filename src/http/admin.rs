@@ -6,6 +6,7 @@ use serde::Serialize;
 use crate::clock;
 use crate::error::RouteError;
 use crate::http::admin_kv::KvAnswer;
+use crate::http::admin_ranks::RanksAnswer;
 use crate::http::{Edge, fleet_metrics, respond};
 use crate::logic::endpoint::Feed;
 use crate::logic::health::{HealthView, WorkerState};
@@ -97,6 +98,8 @@ struct WorkerAnswer {
     in_flight: Option<u32>,
     health: Option<HealthAnswer>,
     load: Option<LoadAnswer>,
+    role: Option<&'static str>,
+    dp_ranks: Option<RanksAnswer>,
     kv: Option<KvAnswer>,
 }
 
@@ -168,6 +171,8 @@ fn worker_answer(member: &FleetMember, freshness: std::time::Duration, now: std:
         in_flight: snapshot.map(|worker| worker.in_flight),
         health: snapshot.map(|worker| HealthAnswer::of(&worker.health, now)),
         load: snapshot.map(|worker| load_answer(worker, freshness, now)),
+        role: snapshot.map(|worker| worker.facts.role.name()),
+        dp_ranks: snapshot.and_then(|worker| RanksAnswer::of(worker, member.ports.ranks.is_refused())),
         kv: snapshot.map(KvAnswer::of),
     }
 }

@@ -18,6 +18,7 @@ use crate::upstream::EngineClient;
 mod access;
 mod admin;
 mod admin_kv;
+mod admin_ranks;
 mod body;
 mod departure;
 mod fleet_metrics;
@@ -26,6 +27,7 @@ mod headers;
 mod in_flight;
 mod prompt;
 mod proxy;
+mod ranks;
 mod respond;
 
 pub(crate) use access::Access;

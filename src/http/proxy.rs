@@ -19,6 +19,7 @@ use crate::http::Edge;
 use crate::http::body::ForwardedBody;
 use crate::http::headers;
 use crate::http::in_flight::Pass;
+use crate::http::ranks::{RANK_HEADER, RankCarrier, body_at_rank, send_at_rank};
 use crate::logic::ids::{DecisionId, DpRank, WorkerId};
 use crate::logic::prompt_keys::PromptKeys;
 use crate::logic::request::RequestFacts;
@@ -32,8 +33,6 @@ const DECISION_HEADER: &str = "x-fathom-decision-id";
 const WORKER_HEADER: &str = "x-fathom-worker";
 const REASON_HEADER: &str = "x-fathom-reason";
 const BASIS_HEADER: &str = "x-fathom-basis";
-/// Header that names the DP rank to an engine (SGLang with `--dp-size`).
-const RANK_HEADER: &str = "x-data-parallel-rank";
 
 /// A request as it will be sent, to whichever worker.
 #[derive(Debug)]
@@ -43,6 +42,8 @@ pub(super) struct Outgoing {
     pub(super) target: String,
     pub(super) headers: HeaderMap,
     pub(super) body: Bytes,
+    /// How it names a DP rank.
+    pub(super) rank_carrier: RankCarrier,
     pub(super) arrived_at: std::time::Instant,
 }
 
@@ -151,7 +152,7 @@ async fn attempt_all(
     while let Some((worker, mut reservation, rank)) = next.take() {
         // From here on, being dropped means that the client has left.
         reservation.presume(Outcome::ClientGone);
-        let error = match send(edge, &worker, rank, outgoing).await {
+        let error = match send_at_rank(edge, &worker, rank, outgoing).await {
             Ok(response) => {
                 let mut answer = Answer::new(response, reservation, worker);
                 let is_final =
@@ -205,14 +206,15 @@ fn next_of(
 ) -> Option<Target> {
     let worker = fallbacks.next()?;
     edge.ports.telemetry.fallback_dispatches.inc();
-    let reservation = worker.reserve(id, prompt.clone());
+    let reservation = worker.reserve(id, None, prompt.clone());
     Some((worker, reservation, None))
 }
 
-async fn send(
+/// Sends the request as it is, to the DP rank with the engine's own number where there is one.
+pub(super) async fn send(
     edge: &Edge,
     worker: &WorkerPorts,
-    rank: Option<DpRank>,
+    rank: Option<u32>,
     outgoing: &Outgoing,
 ) -> Result<Response<Incoming>, UpstreamError> {
     let uri = Uri::builder()
@@ -221,7 +223,11 @@ async fn send(
         .path_and_query(outgoing.target.as_str())
         .build()
         .map_err(UpstreamError::Invalid)?;
-    let mut request = Request::new(Full::new(outgoing.body.clone()));
+    let body = match (rank, outgoing.rank_carrier) {
+        (Some(rank), RankCarrier::Body) => body_at_rank(&outgoing.body, rank),
+        (Some(_) | None, _) => outgoing.body.clone(),
+    };
+    let mut request = Request::new(Full::new(body));
     *request.method_mut() = outgoing.method.clone();
     *request.uri_mut() = uri;
     *request.headers_mut() = outgoing.headers.clone();
@@ -233,8 +239,8 @@ async fn send(
         value.set_sensitive(true);
         request.headers_mut().insert(AUTHORIZATION, value);
     }
-    if let Some(rank) = rank {
-        request.headers_mut().insert(RANK_HEADER, HeaderValue::from(rank.number()));
+    if let Some(rank) = rank.filter(|_| outgoing.rank_carrier == RankCarrier::Header) {
+        request.headers_mut().insert(RANK_HEADER, HeaderValue::from(rank));
     }
     let protocol = if worker.speaks_http2() { Protocol::Http2 } else { Protocol::Http1 };
     edge.client.send(request, protocol).await

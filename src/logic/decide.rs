@@ -57,7 +57,7 @@ pub struct DecideRules<'a> {
 pub struct Choice {
     /// The slot chosen.
     pub slot: usize,
-    /// The rank to address; `None` leaves it to the engine.
+    /// The rank that the policy named, where it did.
     pub rank: Option<DpRank>,
     /// Slots to try next, best first.
     pub fallbacks: Vec<usize>,
@@ -189,10 +189,23 @@ fn collect_candidates(
             may_take_it.then_some(Priced::new(slot))
         }));
         if !candidates.is_empty() {
+            keep_owners(request, round, candidates);
             return Ok(());
         }
     }
     Err(if is_full { NoWorker::Full } else { nobody(request, round) })
+}
+
+/// Where the client named a DP rank, those that own it are preferred; where none does, the wish is void.
+fn keep_owners(request: &RequestFacts, round: &FrozenRound<'_>, candidates: &mut Vec<Priced>) {
+    let Some(wanted) = request.wanted_rank else { return };
+    let owns = |candidate: &Priced| {
+        let snapshot = round.slots.get(candidate.slot).and_then(Option::as_deref);
+        snapshot.is_some_and(|worker| worker.rank_numbered(wanted).is_some())
+    };
+    if candidates.iter().any(owns) {
+        candidates.retain(owns);
+    }
 }
 
 fn has_room(snapshot: &WorkerSnapshot, now: Instant) -> bool {

@@ -12,6 +12,7 @@ use crate::logic::ids::{DecisionId, DpRank, WorkerId};
 use crate::logic::price::Basis;
 use crate::logic::prompt_keys::PromptKeys;
 use crate::logic::pulse::Pulse;
+use crate::logic::rank_acceptance::RankAcceptance;
 use crate::logic::request::RequestFacts;
 use crate::messages::{
     Collect, Describe, Drain, Outcome, ProbeEnded, ReportLoad, RequestFinished, Reserve, SetReadiness, ShowBlocks, Stop,
@@ -44,6 +45,8 @@ pub struct WorkerPorts {
     pub probe_ended: Option<Recipient<ProbeEnded>>,
     /// Beats with each part of a good answer of its engine.
     pub pulse: Pulse,
+    /// What is known of whether its engine takes the ranks that it is believed to own.
+    pub ranks: RankAcceptance,
     /// Receives [`Drain`].
     pub drain: Recipient<Drain>,
     /// Receives [`Stop`].
@@ -78,6 +81,7 @@ impl WorkerPorts {
             show_blocks: None,
             probe_ended: None,
             pulse: Pulse::default(),
+            ranks: RankAcceptance::default(),
             drain: worker.clone().recipient(),
             stop: worker.clone().recipient(),
             speaks_http2: AtomicBool::new(false),
@@ -109,6 +113,13 @@ impl WorkerPorts {
         self
     }
 
+    /// Shares what is learnt of the engine's ranks with the worker, which addresses none once one was refused.
+    #[must_use]
+    pub fn with_ranks(mut self, ranks: RankAcceptance) -> Self {
+        self.ranks = ranks;
+        self
+    }
+
     /// Adds the port through which others may see which blocks the worker lists.
     #[must_use]
     pub fn with_show_blocks(mut self, show_blocks: Recipient<ShowBlocks>) -> Self {
@@ -116,10 +127,16 @@ impl WorkerPorts {
         self
     }
 
-    /// Reserves a place at the worker. The place is held until the reservation is finished or dropped.
-    pub fn reserve(self: &Arc<Self>, decision: DecisionId, prompt: Option<Arc<PromptKeys>>) -> Reservation {
+    /// Reserves a place at the worker, at a rank or at whichever its engine takes. The place is held until the reservation is
+    /// finished or dropped.
+    pub fn reserve(
+        self: &Arc<Self>,
+        decision: DecisionId,
+        rank: Option<DpRank>,
+        prompt: Option<Arc<PromptKeys>>,
+    ) -> Reservation {
         #[expect(clippy::disallowed_methods, reason = "a worker that is gone needs no account of its requests")]
-        self.reserve.do_send(Reserve { decision, prompt });
+        self.reserve.do_send(Reserve { decision, rank, prompt });
         Reservation {
             decision,
             worker: Arc::clone(self),
@@ -219,7 +236,8 @@ pub struct Decision {
 }
 
 impl Decision {
-    /// Returns a decision for the worker and reserves its place there. For selectors outside this crate too.
+    /// Returns a decision for the worker, at whichever rank its engine takes, and reserves its place there. For selectors outside
+    /// this crate too.
     pub fn new(
         id: DecisionId,
         worker: Arc<WorkerPorts>,
@@ -227,22 +245,27 @@ impl Decision {
         reason: &'static str,
         basis: Basis,
     ) -> Self {
+        Self::at_rank(id, worker, None, request, reason, basis)
+    }
+
+    /// Returns the same for a rank of the worker.
+    pub fn at_rank(
+        id: DecisionId,
+        worker: Arc<WorkerPorts>,
+        rank: Option<DpRank>,
+        request: &RequestFacts,
+        reason: &'static str,
+        basis: Basis,
+    ) -> Self {
         let prompt = request.prompt.clone();
-        let reservation = worker.reserve(id, prompt.clone());
-        Self { id, worker, rank: None, reservation, fallbacks: Vec::new(), reason, basis, prompt }
+        let reservation = worker.reserve(id, rank, prompt.clone());
+        Self { id, worker, rank, reservation, fallbacks: Vec::new(), reason, basis, prompt }
     }
 
     /// Names the workers to try next.
     #[must_use]
     pub fn with_fallbacks(mut self, fallbacks: Vec<Arc<WorkerPorts>>) -> Self {
         self.fallbacks = fallbacks;
-        self
-    }
-
-    /// Names the rank to address.
-    #[must_use]
-    pub fn with_rank(mut self, rank: Option<DpRank>) -> Self {
-        self.rank = rank;
         self
     }
 }

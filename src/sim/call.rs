@@ -65,6 +65,8 @@ pub(super) struct Call {
     pub(super) kind: CallKind,
     /// The model that the request names, if it names one.
     pub(super) model: Option<String>,
+    /// The DP rank that the body names.
+    pub(super) named_rank: Option<u32>,
     pub(super) prompt_tokens: u64,
     /// The prompt as the prefix cache sees it; empty where nothing is generated.
     pub(super) prompt: Vec<u32>,
@@ -101,6 +103,7 @@ impl Call {
         Ok(Self {
             kind,
             model,
+            named_rank: named_rank(&fields),
             prompt_tokens,
             prompt: tokens,
             cache_salt: fields.get("cache_salt").and_then(Value::as_str).map(Arc::from),
@@ -114,6 +117,7 @@ impl Call {
         Self {
             kind,
             model,
+            named_rank: None,
             prompt_tokens,
             prompt: Vec::new(),
             cache_salt: None,
@@ -122,6 +126,11 @@ impl Call {
             delivery: Delivery::Unary,
         }
     }
+}
+
+fn named_rank(fields: &Map<String, Value>) -> Option<u32> {
+    let named = ["routed_dp_rank", "data_parallel_rank"].iter().find_map(|key| fields.get(*key)?.as_u64());
+    named.and_then(|rank| u32::try_from(rank).ok())
 }
 
 fn prompt_of(kind: CallKind, fields: &Map<String, Value>) -> Option<&Value> {

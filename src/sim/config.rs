@@ -21,6 +21,10 @@ pub struct SimConfig {
     pub scope: BindScope,
     /// The number of data-parallel ranks, each with a queue, slots and sockets of its own.
     pub dp_size: u32,
+    /// The engine's own number of its first rank: other than 0 on a further node of a deployment.
+    pub first_rank: u32,
+    /// Whether `/server_info` lists the ranks of this node (`kv_event_sources`), and counts those of the whole deployment elsewhere.
+    pub lists_ranks: bool,
     /// The tokens per page of the cache, which is also the advertised block size.
     pub page_size: u32,
     /// Whether the cache is keyed by overlapping pairs of tokens, as with draft models of the EAGLE family.
@@ -80,6 +84,8 @@ impl Default for SimConfig {
             port: 0,
             scope: BindScope::Loopback,
             dp_size: 1,
+            first_rank: 0,
+            lists_ranks: false,
             page_size: 16,
             bigram: false,
             prefix_cache: true,

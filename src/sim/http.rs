@@ -199,7 +199,7 @@ async fn answer(engine: &EngineState, request: &HttpRequest, body: &Bytes, cours
 async fn admit(engine: &EngineState, request: &HttpRequest, body: &Bytes) -> Result<(Call, Slot), Refusal> {
     let kind = CallKind::of_path(request.path());
     let call = Call::parse(kind, body, engine.config.max_model_len, &engine.config.tokenizer)?;
-    let slot = engine.pool.admit(named_rank(request)?, call.prompt_tokens).await?;
+    let slot = engine.pool.admit(named_rank(engine, kind, request, &call)?, call.prompt_tokens).await?;
     Ok((call, slot))
 }
 
@@ -240,11 +240,24 @@ async fn in_one_piece(generation: Generation, course: Course) -> HttpResponse {
     HttpResponse::Ok().content_type(ContentType::json()).body(body)
 }
 
-fn named_rank(request: &HttpRequest) -> Result<Option<u32>, Refusal> {
-    let Some(value) = request.headers().get(RANK_HEADER) else { return Ok(None) };
-    match value.to_str().ok().and_then(|text| text.parse().ok()) {
+/// The OpenAI routes read the header, and the body where there is none; `/generate` reads the body only, as in SGLang.
+fn named_rank(
+    engine: &EngineState,
+    kind: CallKind,
+    request: &HttpRequest,
+    call: &Call,
+) -> Result<Option<u32>, Refusal> {
+    let header = request.headers().get(RANK_HEADER).filter(|_| kind != CallKind::Generate);
+    let number = match header.map(|value| (value, value.to_str().ok().and_then(|text| text.parse().ok()))) {
+        Some((_, Some(number))) => Some(number),
+        Some((value, None)) => return Err(Refusal::RankNotANumber(value.as_bytes().escape_ascii().to_string())),
+        None => call.named_rank,
+    };
+    let Some(number) = number else { return Ok(None) };
+    let (first, count) = (engine.config.first_rank, engine.config.dp_size);
+    match number.checked_sub(first).filter(|rank| *rank < count) {
         Some(rank) => Ok(Some(rank)),
-        None => Err(Refusal::RankNotANumber(value.as_bytes().escape_ascii().to_string())),
+        None => Err(Refusal::ForeignRank { number, first, last: first + count - 1 }),
     }
 }
 
@@ -264,6 +277,8 @@ enum Refusal {
     Body(#[from] BadCall),
     #[error("{RANK_HEADER} is not a number: {0}")]
     RankNotANumber(String),
+    #[error("data_parallel_rank {number} is out of range [{first}, {last}]")]
+    ForeignRank { number: u32, first: u32, last: u32 },
     #[error(transparent)]
     Rank(#[from] RankOutOfRange),
 }

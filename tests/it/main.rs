@@ -15,6 +15,7 @@ mod discovery_feeds;
 mod discovery_keys;
 mod discovery_members;
 mod discovery_models;
+mod dp_ranks;
 mod edge;
 mod embedding;
 mod extension;

@@ -57,6 +57,8 @@ fn a_table_describes_its_worker() {
             replay_endpoint_port_base: Some(5_700),
         }),
         api_key: Some(Secret::new(KEY)),
+        ranks: None,
+        role: None,
     };
     assert_eq!(workers(text), [Endpoint { overrides, ..Endpoint::new(url("engine:30000")) }]);
 }

@@ -145,15 +145,15 @@ fn a_prediction_counts_until_it_is_confirmed_withdrawn_or_too_old() {
     let sibling =
         Prompt { tokens: [&prompt.tokens[..5 * BLOCK_SIZE as usize], &[7; 12]].concat(), ..Prompt::default() };
     let keys = prompt.keys(index.variant().unwrap());
-    index.predict(DecisionId::new(1), &keys, None, now, secs(10));
+    index.predict(DecisionId::new(1), &keys, None, None, now, secs(10));
     assert_eq!(matched_at(&mut index, &prompt, now), (0, 8));
     assert_eq!(matched_at(&mut index, &sibling, now), (0, 5));
     assert_eq!(matched_at(&mut index, &Prompt { lora: Some("a"), ..prompt.clone() }, now), (0, 0));
     apply(&mut index, 0, &[prompt.store(0..6)]);
     assert_eq!(matched_at(&mut index, &prompt, now), (6, 2), "confirmed and predicted are told apart");
     assert_eq!(matched_at(&mut index, &prompt, now + secs(10)), (6, 0));
-    index.predict(DecisionId::new(2), &keys, None, now + secs(20), secs(10));
-    index.predict(DecisionId::new(3), &keys, None, now + secs(20), secs(10));
+    index.predict(DecisionId::new(2), &keys, None, None, now + secs(20), secs(10));
+    index.predict(DecisionId::new(3), &keys, None, None, now + secs(20), secs(10));
     index.withdraw(DecisionId::new(2));
     assert_eq!(matched_at(&mut index, &prompt, now + secs(21)), (6, 2), "the other request still counts");
     index.withdraw(DecisionId::new(3));

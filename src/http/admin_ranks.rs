@@ -1,0 +1,47 @@
+//! A worker's DP ranks as targets, for the operator.
+
+use serde::Serialize;
+
+use crate::logic::snapshot::WorkerSnapshot;
+
+/// The ranks of one worker in the answer of `/workers`.
+#[derive(Serialize)]
+pub(super) struct RanksAnswer {
+    /// The engine's own number of the first.
+    first: u32,
+    count: u32,
+    /// Whether requests are addressed to them, or why not.
+    addressed: &'static str,
+    /// What was sent to each that is addressed.
+    ranks: Vec<RankAnswer>,
+}
+
+#[derive(Serialize)]
+struct RankAnswer {
+    number: u32,
+    in_flight: u32,
+    own_dispatches_since_report: u32,
+}
+
+impl RanksAnswer {
+    /// Returns nothing where it is not known which ranks the engine owns.
+    pub(super) fn of(worker: &WorkerSnapshot, is_refused: bool) -> Option<Self> {
+        let ranks = worker.facts.ranks?;
+        let rank = |(number, flight): (u32, &crate::logic::snapshot::RankFlight)| RankAnswer {
+            number,
+            in_flight: flight.in_flight,
+            own_dispatches_since_report: flight.dispatches_since,
+        };
+        Some(Self {
+            first: ranks.first(),
+            count: ranks.count(),
+            addressed: match worker.addressed_ranks {
+                _ if is_refused => "refused",
+                0 if ranks.count() == 1 => "single",
+                0 => "off",
+                _ => "yes",
+            },
+            ranks: (ranks.first()..).zip(&worker.rank_flights).map(rank).collect(),
+        })
+    }
+}
