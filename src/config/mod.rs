@@ -40,7 +40,7 @@ pub use crate::logic::health::HealthRules;
 pub use crate::prompt::{ChatStyle, ModelTokenizer, PromptSettings};
 pub use error::ConfigError;
 pub(crate) use key_file::read_keys;
-pub use raw::{CommandLine, RawCache, RawConfig, RawEdge, RawEngines, RawProcess, RawRouting, RawWorkers, SettingDoc};
+pub use raw::{CommandLine, RawCache, RawConfig, RawEdge, RawEngines, RawProcess, RawRouting, RawTargets, RawWorkers, SettingDoc};
 pub use raw_worker::RawWorker;
 
 /// What the router obeys. Embedders start from the default and change fields.
@@ -62,6 +62,10 @@ pub struct RouterConfig {
     pub workers: Vec<Endpoint>,
     /// Who picks the worker of a request. Default: [`PolicyKind::CacheAwareZmq`].
     pub policy: PolicyKind,
+    /// Who picks the prefill worker of a request that two workers share. Default: that of `policy`.
+    pub prefill_policy: Option<PolicyKind>,
+    /// Who picks its decode worker. Default: that of `policy`.
+    pub decode_policy: Option<PolicyKind>,
     /// Thresholds of [`PolicyKind::CacheAwareZmq`]; the other policies ignore them. Defaults: 0.5, 32 and 1.1.
     pub cache_aware: CacheAwareSettings,
     /// How workers without a trusted load report are compared with the others. Default: [`BasisRule::Uniform`].
@@ -102,6 +106,8 @@ impl Default for RouterConfig {
         Self {
             workers: Vec::new(),
             policy: PolicyKind::default(),
+            prefill_policy: None,
+            decode_policy: None,
             cache_aware: CacheAwareSettings::default(),
             basis: BasisRule::default(),
             load: LoadSettings::default(),

@@ -26,6 +26,7 @@ mod edge;
 mod engines;
 mod process;
 mod routing;
+mod targets;
 mod workers;
 
 pub use cache::RawCache;
@@ -33,6 +34,7 @@ pub use edge::RawEdge;
 pub use engines::RawEngines;
 pub use process::RawProcess;
 pub use routing::RawRouting;
+pub use targets::RawTargets;
 pub use workers::RawWorkers;
 
 /// Keys that no flag and no variable has.
@@ -84,6 +86,9 @@ pub struct RawConfig {
     /// How the worker of a request is chosen, and when there is none.
     #[command(flatten)]
     pub routing: RawRouting,
+    /// Targets that are more than one worker, or less.
+    #[command(flatten)]
+    pub targets: RawTargets,
     /// What is known of the engines' caches, and how prompts are made into tokens.
     #[command(flatten)]
     pub cache: RawCache,
@@ -106,6 +111,7 @@ impl RawConfig {
             workers: group(text)?,
             engines: group(text)?,
             routing: group(text)?,
+            targets: group(text)?,
             cache: group(text)?,
             edge: group(text)?,
             process: group(text)?,
@@ -115,7 +121,7 @@ impl RawConfig {
     /// Fills what is not given here with what is given in `lower`. A list is one setting: it is replaced, not extended.
     #[must_use]
     pub fn or(self, lower: Self) -> Self {
-        or_each!(self, lower, workers engines routing cache edge process)
+        or_each!(self, lower, workers engines routing targets cache edge process)
     }
 
     /// Returns what `--help` says of each setting, in its order. Settings of single workers are not among them.

@@ -83,7 +83,7 @@ fn the_defaults_in_the_help_are_the_defaults() {
     for setting in RawConfig::reference() {
         match setting.default.as_str() {
             "" => panic!("the help of {} does not tell its default", setting.key),
-            "none" | "drawn at start" | "one per CPU" => {}
+            "none" | "drawn at start" | "one per CPU" | "that of policy" => {}
             value => arguments.push(format!("--{}={value}", setting.key.replace('_', "-"))),
         }
     }
@@ -178,6 +178,9 @@ const REFUSED: [(&str, &str, &str); 61] = [
     ("health_timeout_ms", "0", "must be at least 1"),
     ("health_failures", "0", "must be at least 1"),
     ("health_successes", "1001", "must be at most 1000"),
+    ("route_dp_ranks", "\"on\"", "must be one of auto, off"),
+    ("prefill_policy", "\"x\"", "must be one of cache_aware_zmq, least_load, power_of_two, round_robin, random"),
+    ("decode_policy", "\"\"", "must be one of cache_aware_zmq, least_load, power_of_two, round_robin, random"),
     ("policy", "\"\"", "must be one of cache_aware_zmq, least_load, power_of_two, round_robin, random"),
     ("policy", "\"Random\"", "must be one of cache_aware_zmq, least_load, power_of_two, round_robin, random"),
     ("cache_threshold", "-0.5", "must be at least 0"),
