@@ -10,7 +10,7 @@
 
 mod inside;
 
-pub use inside::{Decision, Reservation, WorkerPorts};
+pub use inside::{Decision, PrefillLeg, Reservation, WorkerPorts};
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -105,13 +105,15 @@ pub enum Outcome {
     ServerError,
     /// The engine answered 429 or 503: it has no room now.
     Overloaded,
+    /// The request was shared with another worker, which failed first. Not this worker's doing.
+    PeerFailed,
     /// The request was never sent: it was cancelled between decision and dispatch.
     NotSent,
 }
 
 impl Outcome {
     /// Every outcome, for counters that show zeros too.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Completed,
         Self::ClientGone,
         Self::Unreachable,
@@ -119,6 +121,7 @@ impl Outcome {
         Self::TimedOut,
         Self::ServerError,
         Self::Overloaded,
+        Self::PeerFailed,
         Self::NotSent,
     ];
 
@@ -132,6 +135,7 @@ impl Outcome {
             Self::TimedOut => "timed_out",
             Self::ServerError => "server_error",
             Self::Overloaded => "overloaded",
+            Self::PeerFailed => "peer_failed",
             Self::NotSent => "not_sent",
         }
     }

@@ -12,7 +12,7 @@ use crate::actors::{
     WorkerContext, WorkerFactory, WorkerSettings,
 };
 use crate::clock;
-use crate::config::RouterConfig;
+use crate::config::{PolicyKind, RouterConfig};
 use crate::error::StartError;
 use crate::http::{Access, EdgePorts, Gate, add_routes};
 use crate::logic::endpoint::Endpoint;
@@ -20,6 +20,7 @@ use crate::logic::ids::WorkerId;
 use crate::logic::policy::Policy;
 use crate::logic::price::PriceRules;
 use crate::logic::rank_choice::RankRules;
+use crate::logic::rooms::OpenRooms;
 use crate::logic::variant_board::VariantBoard;
 use crate::messages::{
     EndpointsChanged, FleetMember, RouterEvent, SelectWorker, ShowFleet, Shutdown, WorkerPorts, WorkersChanged,
@@ -157,7 +158,9 @@ impl RouterBuilder {
             Some(ports) => ports,
             None => {
                 let policy = self.policy.unwrap_or_else(|| self.config.policy.build(self.config.cache_aware));
-                wants_prompts = policy.wants_prompts();
+                let legs = [self.config.prefill_policy, self.config.decode_policy].into_iter().flatten();
+                let mut legs = legs.map(|kind| kind.build(self.config.cache_aware));
+                wants_prompts = policy.wants_prompts() || legs.any(|leg| leg.wants_prompts());
                 start_selector(&arbiter, &self.config, policy, seed, &registry, &observers, &telemetry)
             }
         };
@@ -178,6 +181,7 @@ impl RouterBuilder {
             prompts: Prompts::start(self.config.prompts.clone(), clock::wall_now),
             variants,
             retry_budget: Arc::default(),
+            rooms: OpenRooms::default(),
         };
         Ok(RouterHandle { config: Arc::new(self.config), ports, registry, arbiter: arbiter.handle() })
     }
@@ -216,9 +220,13 @@ fn start_selector(
     telemetry: &Telemetry,
 ) -> SelectorPorts {
     let price = PriceRules { basis: config.basis, freshness: config.load.freshness, ramp_up: config.load.ramp_up };
+    let leg =
+        |kind: Option<PolicyKind>| kind.map_or_else(|| Arc::clone(&policy), |kind| kind.build(config.cache_aware));
     let settings = SelectorSettings {
         price,
-        policy,
+        policy: Arc::clone(&policy),
+        prefill_policy: leg(config.prefill_policy),
+        decode_policy: leg(config.decode_policy),
         caps: config.caps,
         ranks: RankRules { freshness: config.load.freshness, cache: config.cache_aware },
         queue: config.queue,

@@ -22,7 +22,7 @@ use crate::actors::observers::Observers;
 use crate::clock;
 use crate::config::QueueSettings;
 use crate::logic::admission::Caps;
-use crate::logic::decide::{Choice, DecideRules, FrozenRound, NoWorker, Scratch, decide};
+use crate::logic::decide::{Choice, DecideRules, FrozenRound, NoWorker, Scratch, decide, is_for_a_pair};
 use crate::logic::ids::{DecisionId, WorkerId};
 use crate::logic::parking::{Parking, Place};
 use crate::logic::policy::{LeastLoad, Policy, PrefixMatch};
@@ -31,6 +31,7 @@ use crate::logic::rank_choice::RankRules;
 use crate::logic::rate_limit::RateLimit;
 use crate::logic::request::RequestFacts;
 use crate::logic::rng::Rng;
+use crate::logic::role::Part;
 use crate::logic::round::{Prompts, Round};
 use crate::logic::siblings::Siblings;
 use crate::logic::snapshot::WorkerSnapshot;
@@ -48,6 +49,7 @@ const PARKED_PER_ROUND: usize = 64;
 const MAX_TURNS: usize = 1_024;
 
 mod driver;
+mod pairs;
 mod ranks;
 
 use driver::{OpenRound, RoundDriver};
@@ -60,6 +62,10 @@ pub struct SelectorSettings {
     pub price: PriceRules,
     /// Who picks.
     pub policy: Arc<dyn Policy>,
+    /// Who picks the prefill worker of a pair.
+    pub prefill_policy: Arc<dyn Policy>,
+    /// Who picks its decode worker.
+    pub decode_policy: Arc<dyn Policy>,
     /// Limits beyond which a worker takes no more.
     pub caps: Caps,
     /// How a rank of the worker is chosen.
@@ -118,6 +124,7 @@ struct Suspect {
 #[derive(Default)]
 struct Buffers {
     scratch: Scratch,
+    prefill_scratch: Scratch,
     view: Vec<Option<Arc<WorkerSnapshot>>>,
     reserved: Vec<u32>,
     matches: Vec<PrefixMatch>,
@@ -198,7 +205,9 @@ impl SelectorActor {
             if waiting.reply.as_ref().is_none_or(OneshotSender::is_closed) {
                 continue;
             }
-            let decision = self.decide(&waiting.request, &open, place, &mut buffers, now);
+            let decision = self
+                .decide(&waiting.request, &open, place, &mut buffers, now)
+                .inspect_err(|cause| Telemetry::count(&self.telemetry.no_worker, cause.name()));
             self.answer(waiting, decision, now);
         }
         let late = self.parked.expired(now);
@@ -263,11 +272,16 @@ impl SelectorActor {
             turn: self.turns.get(&request.model).copied().unwrap_or(0),
             seed,
             caps: self.settings.caps,
+            part: Part::Whole,
         };
         let round = FrozenRound { slots: &buffers.view, reserved: &buffers.reserved, matches: &buffers.matches, now };
-        let mut choice = decide_or_least_load(request, &round, &rules, &mut buffers.scratch, &self.telemetry)
-            .inspect_err(|cause| Telemetry::count(&self.telemetry.no_worker, cause.name()))?;
-        choice.rank = self.choose_rank(RankQuestion { request, open, prompt_place, now, seed }, &choice, buffers);
+        let question = RankQuestion { request, open, prompt_place, now, seed };
+        let mut choice = match decide_or_least_load(request, &round, &rules, &mut buffers.scratch, &self.telemetry) {
+            Ok(choice) => choice,
+            Err(_) if is_for_a_pair(request, &round) => return self.decide_pair(question, buffers),
+            Err(cause) => return Err(cause),
+        };
+        choice.rank = self.choose_rank(question, &choice, buffers);
         self.advance_turn(request);
         self.num_decisions += 1;
         let id = DecisionId::new(self.settings.seed.wrapping_add(self.num_decisions));
@@ -276,7 +290,7 @@ impl SelectorActor {
         if let Some(prompt) = &request.prompt {
             buffers.siblings.note(choice.slot, choice.rank, prompt);
         }
-        self.record(id, seed, &choice, buffers, now);
+        self.record(id, seed, self.settings.policy.name(), &choice, buffers, now);
         let fallbacks = choice.fallbacks.iter().map(|slot| Arc::clone(&open.workers[*slot])).collect();
         let worker = Arc::clone(&open.workers[choice.slot]);
         let decision = Decision::at_rank(id, worker, choice.rank, request, choice.reason, choice.basis);
@@ -292,8 +306,15 @@ impl SelectorActor {
         }
     }
 
-    fn record(&mut self, id: DecisionId, seed: u64, choice: &Choice, buffers: &Buffers, now: Instant) {
-        let policy = self.settings.policy.name();
+    fn record(
+        &mut self,
+        id: DecisionId,
+        seed: u64,
+        policy: &'static str,
+        choice: &Choice,
+        buffers: &Buffers,
+        now: Instant,
+    ) {
         let labels = DecisionLabels { policy, reason: choice.reason, basis: choice.basis.name() };
         self.telemetry.decisions.get_or_create(&labels).inc();
         self.note_fallback(choice.basis, buffers, now);

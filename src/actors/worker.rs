@@ -288,7 +288,7 @@ fn request_end(msg: &RequestFinished) -> RequestEnd {
         Outcome::Unreachable => RequestEnd::Unreachable,
         Outcome::BrokeOff | Outcome::TimedOut | Outcome::ServerError => RequestEnd::Failed,
         Outcome::Overloaded => RequestEnd::Overloaded(msg.retry_after),
-        Outcome::ClientGone | Outcome::NotSent => RequestEnd::Nothing,
+        Outcome::ClientGone | Outcome::PeerFailed | Outcome::NotSent => RequestEnd::Nothing,
     }
 }
 

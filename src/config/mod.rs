@@ -40,7 +40,9 @@ pub use crate::logic::health::HealthRules;
 pub use crate::prompt::{ChatStyle, ModelTokenizer, PromptSettings};
 pub use error::ConfigError;
 pub(crate) use key_file::read_keys;
-pub use raw::{CommandLine, RawCache, RawConfig, RawEdge, RawEngines, RawProcess, RawRouting, RawTargets, RawWorkers, SettingDoc};
+pub use raw::{
+    CommandLine, RawCache, RawConfig, RawEdge, RawEngines, RawProcess, RawRouting, RawTargets, RawWorkers, SettingDoc,
+};
 pub use raw_worker::RawWorker;
 
 /// What the router obeys. Embedders start from the default and change fields.

@@ -161,7 +161,7 @@ fn an_empty_or_malformed_element_of_the_list_is_named() {
 }
 
 /// Key, value as it stands in the file, and what is said of it.
-const REFUSED: [(&str, &str, &str); 61] = [
+const REFUSED: [(&str, &str, &str); 64] = [
     ("eject_after_unreachable", "0", "must be at least 1"),
     ("eject_after_unreachable", "1001", "must be at most 1000"),
     ("eject_failure_ratio", "-0.1", "must be at least 0"),

@@ -10,6 +10,8 @@ use crate::http::admin_ranks::RanksAnswer;
 use crate::http::{Edge, fleet_metrics, respond};
 use crate::logic::endpoint::Feed;
 use crate::logic::health::{HealthView, WorkerState};
+use crate::logic::role::Part;
+use crate::logic::snapshot::WorkerSnapshot;
 use crate::messages::{FleetMember, Introspection, ShowFleet};
 use crate::wire::openai::render_models;
 
@@ -21,13 +23,13 @@ pub(super) async fn healthz() -> HttpResponse {
     HttpResponse::Ok().body("ok")
 }
 
-/// Some worker can take a request.
+/// Some worker can take a request, or two that share it can.
 pub(super) async fn readyz(edge: web::Data<Edge>) -> HttpResponse {
     if edge.ports.gate.is_draining() {
         return respond::error(RouteError::ShuttingDown, &edge.ports.telemetry);
     }
     match fleet(&edge).await {
-        Ok(members) if members.iter().any(is_serving) => HttpResponse::Ok().body("ready"),
+        Ok(members) if can_serve(&members) => HttpResponse::Ok().body("ready"),
         Ok(_) => respond::error(RouteError::NoWorkerAvailable, &edge.ports.telemetry),
         Err(error) => respond::error(error, &edge.ports.telemetry),
     }
@@ -73,6 +75,19 @@ pub(super) async fn workers(edge: web::Data<Edge>) -> HttpResponse {
 
 pub(super) async fn fleet(edge: &Edge) -> Result<Vec<FleetMember>, RouteError> {
     edge.ports.fleet.send(ShowFleet).await.map_err(|_| RouteError::SelectorUnavailable)
+}
+
+/// A prefill worker and a decode worker are of use only where they have a model in common.
+fn can_serve(members: &[FleetMember]) -> bool {
+    let of_part = |part: Part| {
+        let serving =
+            members.iter().filter(|member| is_serving(member)).filter_map(|member| member.snapshot.as_deref());
+        serving.filter(move |worker| worker.facts.role.part() == part)
+    };
+    let has_partner = |prefill: &WorkerSnapshot| {
+        of_part(Part::Decode).any(|decode| prefill.facts.models.iter().any(|model| decode.serves(Some(model))))
+    };
+    of_part(Part::Whole).next().is_some() || of_part(Part::Prefill).any(has_partner)
 }
 
 fn is_serving(member: &FleetMember) -> bool {

@@ -120,6 +120,7 @@ fn facts_of(
 ) -> Result<RequestFacts, RouteError> {
     match peek_request(body) {
         Ok(peek) => Ok(RequestFacts {
+            may_be_shared: route.prompt.is_some(),
             takes_rank: route.takes_rank(),
             wanted_rank: forward_dp_rank.then(|| wanted_rank(request, &peek)).flatten(),
             model: peek.model.map(Arc::from),

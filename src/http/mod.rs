@@ -9,6 +9,7 @@ use actix_web::web::{self, ServiceConfig};
 
 use crate::config::HttpSettings;
 use crate::logic::retry::RetryBudget;
+use crate::logic::rooms::OpenRooms;
 use crate::logic::variant_board::VariantBoard;
 use crate::messages::{SelectWorker, ShowFleet};
 use crate::prompt::{PromptKind, Prompts};
@@ -25,6 +26,7 @@ mod fleet_metrics;
 mod handlers;
 mod headers;
 mod in_flight;
+mod pairs;
 mod prompt;
 mod proxy;
 mod ranks;
@@ -67,6 +69,8 @@ pub(crate) struct EdgePorts {
     pub(crate) prompts: Prompts,
     pub(crate) variants: VariantBoard,
     pub(crate) retry_budget: Arc<RetryBudget>,
+    /// The rooms in which pairs of engines meet.
+    pub(crate) rooms: OpenRooms,
 }
 
 /// What the handlers of one HTTP thread share.

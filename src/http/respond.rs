@@ -39,15 +39,19 @@ pub(super) fn error(error: RouteError, telemetry: &Telemetry) -> HttpResponse {
 
 fn status(error: RouteError) -> StatusCode {
     match error {
-        RouteError::InvalidBody | RouteError::BodyBroken | RouteError::InvalidPath | RouteError::InvalidHeader => {
-            StatusCode::BAD_REQUEST
-        }
+        RouteError::InvalidBody
+        | RouteError::TooManyPrompts
+        | RouteError::BodyBroken
+        | RouteError::InvalidPath
+        | RouteError::InvalidHeader => StatusCode::BAD_REQUEST,
         RouteError::InvalidApiKey | RouteError::InvalidAdminKey => StatusCode::UNAUTHORIZED,
         RouteError::AdminKeyRequired => StatusCode::FORBIDDEN,
         RouteError::BodyTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
         RouteError::UnknownModel | RouteError::UnknownWorker => StatusCode::NOT_FOUND,
         RouteError::UpstreamTimeout => StatusCode::GATEWAY_TIMEOUT,
         RouteError::NoWorkerAvailable
+        | RouteError::NoPrefillWorker
+        | RouteError::NoDecodeWorker
         | RouteError::AllWorkersFailed
         | RouteError::WorkersFull
         | RouteError::Overloaded

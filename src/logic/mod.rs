@@ -28,6 +28,7 @@ pub mod request;
 pub mod retry;
 pub mod rng;
 pub mod role;
+pub mod rooms;
 pub mod round;
 pub mod sequence;
 pub mod siblings;

@@ -28,8 +28,24 @@ impl Role {
         }
     }
 
-    /// Tells whether two workers do the same part, whatever their ports.
-    pub fn is_same_part(self, other: Self) -> bool {
-        std::mem::discriminant(&self) == std::mem::discriminant(&other)
+    /// Returns the part of a request.
+    pub fn part(self) -> Part {
+        match self {
+            Self::Regular => Part::Whole,
+            Self::Prefill { .. } => Part::Prefill,
+            Self::Decode => Part::Decode,
+        }
     }
+}
+
+/// A part of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Part {
+    /// All of it.
+    #[default]
+    Whole,
+    /// The prompt.
+    Prefill,
+    /// The tokens.
+    Decode,
 }

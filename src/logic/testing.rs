@@ -12,6 +12,7 @@ use crate::logic::load::{LoadView, RankLoad, RankReport};
 use crate::logic::policy::{LeastLoad, Policy, PrefixMatch};
 use crate::logic::price::{Basis, BasisRule, PriceRules, Priced, price};
 use crate::logic::request::RequestFacts;
+use crate::logic::role::Part;
 use crate::logic::snapshot::WorkerSnapshot;
 
 /// The freshness window and the ramp of the default configuration.
@@ -232,7 +233,14 @@ impl Fleet {
 
     pub(crate) fn decide_with(&self, seed: u64, scratch: &mut Scratch) -> Result<Choice, NoWorker> {
         let round = FrozenRound { slots: &self.slots, reserved: &self.reserved, matches: &self.matches, now: self.now };
-        let rules = DecideRules { price: self.price, policy: &*self.policy, turn: self.turn, seed, caps: self.caps };
+        let rules = DecideRules {
+            price: self.price,
+            policy: &*self.policy,
+            turn: self.turn,
+            seed,
+            caps: self.caps,
+            part: Part::Whole,
+        };
         decide(&self.request, &round, &rules, scratch)
     }
 

@@ -14,6 +14,7 @@ use crate::logic::prompt_keys::PromptKeys;
 use crate::logic::pulse::Pulse;
 use crate::logic::rank_acceptance::RankAcceptance;
 use crate::logic::request::RequestFacts;
+use crate::logic::rooms::RoomRank;
 use crate::messages::{
     Collect, Describe, Drain, Outcome, ProbeEnded, ReportLoad, RequestFinished, Reserve, SetReadiness, ShowBlocks, Stop,
 };
@@ -233,6 +234,39 @@ pub struct Decision {
     pub basis: Basis,
     /// The request's prompt, for the reservations of fallbacks.
     pub prompt: Option<Arc<PromptKeys>>,
+    /// Who computes the prompt, where the worker is a decode worker; there are no fallbacks then.
+    pub prefill: Option<Box<PrefillLeg>>,
+}
+
+/// The part of a shared request that its prefill worker does.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct PrefillLeg {
+    /// The worker.
+    pub worker: Arc<WorkerPorts>,
+    /// The rank that the room has to name, and how many there are; `None` where any room will do.
+    pub rank: Option<RoomRank>,
+    /// Port at the worker's host where the decode engine finds it.
+    pub bootstrap_port: u16,
+    /// The request's place there.
+    pub reservation: Reservation,
+    /// Seed of the room's number.
+    pub room_seed: u64,
+}
+
+impl PrefillLeg {
+    /// Returns the leg and reserves the request's place at the worker. For selectors outside this crate too.
+    pub fn new(
+        id: DecisionId,
+        worker: Arc<WorkerPorts>,
+        rank: Option<RoomRank>,
+        request: &RequestFacts,
+        bootstrap_port: u16,
+        room_seed: u64,
+    ) -> Self {
+        let reservation = worker.reserve(id, rank.map(|rank| DpRank::new(rank.rank)), request.prompt.clone());
+        Self { worker, rank, bootstrap_port, reservation, room_seed }
+    }
 }
 
 impl Decision {
@@ -259,7 +293,14 @@ impl Decision {
     ) -> Self {
         let prompt = request.prompt.clone();
         let reservation = worker.reserve(id, rank, prompt.clone());
-        Self { id, worker, rank, reservation, fallbacks: Vec::new(), reason, basis, prompt }
+        Self { id, worker, rank, reservation, fallbacks: Vec::new(), reason, basis, prompt, prefill: None }
+    }
+
+    /// Names who computes the prompt for the worker, which then is a decode worker.
+    #[must_use]
+    pub fn with_prefill(mut self, prefill: PrefillLeg) -> Self {
+        self.prefill = Some(Box::new(prefill));
+        self
     }
 
     /// Names the workers to try next.

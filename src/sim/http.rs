@@ -22,12 +22,13 @@ use tokio::sync::mpsc;
 
 use super::call::{BadCall, Call, CallKind, Delivery};
 use super::clock;
-use super::config::{BindScope, KvEvents};
+use super::config::{BindScope, KvEvents, SimPart};
 use super::cut;
 use super::error::SimError;
 use super::fault::{ResponseMode, ServerInfoMode};
 use super::generation::{Generation, Plan};
 use super::kv_cache::Lease;
+use super::meeting;
 use super::reply::{self, Reply};
 use super::scheduler::{Prefill, RankOutOfRange};
 use super::server_info;
@@ -179,9 +180,15 @@ async fn answer(engine: &EngineState, request: &HttpRequest, body: &Bytes, cours
         Err(refusal) => return refusal.response(),
     };
     let mut lease = engine.kv.lease(slot.rank(), std::mem::take(&mut call.prompt), call.cache_salt.take());
-    prefill(engine, &call, &slot, &mut lease, course.delay).await;
+    let output_tokens = match share(engine, &call, &slot, &mut lease, course.delay).await {
+        Ok(output_tokens) => output_tokens,
+        Err(failure) => {
+            slot.fail();
+            return failure.response();
+        }
+    };
     let plan = Plan {
-        output_tokens: call.output_tokens,
+        output_tokens,
         token_time: engine.config.token_time,
         delivery: call.delivery,
         break_after: course.break_after,
@@ -193,6 +200,69 @@ async fn answer(engine: &EngineState, request: &HttpRequest, body: &Bytes, cours
         Delivery::Stream | Delivery::StreamWithUsage => HttpResponse::Ok()
             .insert_header((header::CONTENT_TYPE, "text/event-stream; charset=utf-8"))
             .streaming(generation.into_stream()),
+    }
+}
+
+/// Does the engine's part of the prompt, and returns how many tokens it is to generate.
+async fn share(
+    engine: &EngineState,
+    call: &Call,
+    slot: &Slot,
+    lease: &mut Lease,
+    delay: Duration,
+) -> Result<u64, PairFailure> {
+    let part = engine.config.part;
+    if part == SimPart::Whole || call.kind == CallKind::Echo || call.kind == CallKind::Embedding {
+        prefill(engine, call, slot, lease, delay).await;
+        return Ok(call.output_tokens);
+    }
+    let bootstrap = call.bootstrap.as_ref().ok_or(PairFailure::NoRoom)?;
+    if part == SimPart::Decode {
+        if !delay.is_zero() {
+            tokio::time::sleep(delay).await;
+        }
+        for room in &bootstrap.rooms {
+            if !meeting::fetch(&bootstrap.host, bootstrap.port, *room, engine.config.pair_patience).await {
+                return Err(PairFailure::NothingFetched);
+            }
+        }
+        lease.prefilled();
+        slot.prefilled(Prefill { cached_tokens: lease.cached_tokens(), busy: Duration::ZERO });
+        return Ok(call.output_tokens);
+    }
+    if Some(bootstrap.port) != engine.ports.bootstrap {
+        return Err(PairFailure::OtherPort);
+    }
+    let rooms = engine.rooms.enter(&bootstrap.rooms).ok_or(PairFailure::RoomTaken)?;
+    prefill(engine, call, slot, lease, delay).await;
+    if rooms.hand_over().await { Ok(call.output_tokens.min(1)) } else { Err(PairFailure::NobodyCame) }
+}
+
+/// Why a part of a request failed.
+#[derive(Debug, Error)]
+enum PairFailure {
+    #[error("a request without a bootstrap room reached an engine that does a part of it")]
+    NoRoom,
+    #[error("the bootstrap port is another engine's")]
+    OtherPort,
+    #[error("the bootstrap room is taken")]
+    RoomTaken,
+    #[error("no decode engine came to fetch the result")]
+    NobodyCame,
+    #[error("the prefill engine had no result")]
+    NothingFetched,
+}
+
+impl PairFailure {
+    fn response(&self) -> HttpResponse {
+        match self {
+            Self::NoRoom | Self::OtherPort | Self::RoomTaken => {
+                HttpResponse::BadRequest().json(reply::error(400, "BadRequestError", &self.to_string()))
+            }
+            Self::NobodyCame | Self::NothingFetched => {
+                HttpResponse::InternalServerError().json(reply::error(500, "InternalServerError", &self.to_string()))
+            }
+        }
     }
 }
 

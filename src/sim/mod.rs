@@ -47,6 +47,7 @@ mod kv_publisher;
 mod kv_replay;
 mod load_frame;
 mod lock;
+mod meeting;
 mod prefix_cache;
 mod publisher;
 mod reply;
@@ -60,7 +61,7 @@ mod stats;
 mod tests;
 mod tokens;
 
-pub use config::{BindScope, KvEvents, KvPublishing, KvReplay, LoadPublishing, SimConfig};
+pub use config::{BindScope, KvEvents, KvPublishing, KvReplay, LoadPublishing, SimConfig, SimPart};
 pub use engine::SimEngine;
 pub use error::SimError;
 pub use fault::{FeedStop, ResponseMode, ServerInfoMode};

@@ -2,8 +2,11 @@
 
 use serde_json::{Value, json};
 
-use super::config::{KvEvents, SimConfig};
+use super::config::{KvEvents, SimConfig, SimPart};
 use super::kv_publisher;
+
+/// What SGLang says where nothing is configured.
+const DEFAULT_BOOTSTRAP_PORT: u16 = 8_998;
 
 const VERSION: &str = "0.5.23";
 
@@ -13,6 +16,7 @@ pub(super) struct Ports {
     pub(super) load: Option<u16>,
     pub(super) kv: Option<u16>,
     pub(super) replay: Option<u16>,
+    pub(super) bootstrap: Option<u16>,
 }
 
 /// Returns the body of `/server_info`, with `kv_events` as told and not as configured.
@@ -29,7 +33,12 @@ pub(super) fn describe(config: &SimConfig, ports: Ports, kv_events: KvEvents) ->
         "speculative_algorithm": config.bigram.then_some("EAGLE"),
         "enable_cache_report": config.cache_report,
         "disable_radix_cache": !config.prefix_cache,
-        "disaggregation_mode": "null",
+        "disaggregation_mode": match config.part {
+            SimPart::Whole => "null",
+            SimPart::Prefill => "prefill",
+            SimPart::Decode => "decode",
+        },
+        "disaggregation_bootstrap_port": ports.bootstrap.unwrap_or(DEFAULT_BOOTSTRAP_PORT),
         "enable_http2": false,
         "internal_states": internal_states(config.dp_size),
     });
@@ -111,7 +120,7 @@ mod tests {
     use super::super::load_frame::LoadForm;
     use super::*;
 
-    const PORTS: Ports = Ports { load: Some(5559), kv: Some(5557), replay: None };
+    const PORTS: Ports = Ports { load: Some(5559), kv: Some(5557), replay: None, bootstrap: None };
 
     fn published(config: &SimConfig) -> Value {
         describe(config, PORTS, KvEvents::default())

@@ -12,6 +12,7 @@ pub mod msgpack;
 pub mod openai;
 pub mod replay;
 pub mod server_info;
+pub mod shared_body;
 pub mod token_prompt;
 pub mod usage;
 
