@@ -20,14 +20,11 @@ use rustc_hash::FxHashMap;
 use crate::actors::gather::ask;
 use crate::actors::observers::Observers;
 use crate::clock;
-use crate::config::QueueSettings;
-use crate::logic::admission::Caps;
 use crate::logic::decide::{Choice, DecideRules, FrozenRound, NoWorker, Scratch, decide, is_for_a_pair};
 use crate::logic::ids::{DecisionId, WorkerId};
 use crate::logic::parking::{Parking, Place};
-use crate::logic::policy::{LeastLoad, Policy, PrefixMatch};
+use crate::logic::policy::{LeastLoad, PrefixMatch};
 use crate::logic::price::{Basis, PriceRules, trust};
-use crate::logic::rank_choice::RankRules;
 use crate::logic::rate_limit::RateLimit;
 use crate::logic::request::RequestFacts;
 use crate::logic::rng::Rng;
@@ -41,42 +38,21 @@ use crate::messages::{
 };
 use crate::telemetry::{DecisionLabels, Telemetry};
 
+mod driver;
+mod pairs;
+mod ranks;
+mod settings;
+
+use driver::{OpenRound, RoundDriver};
+use ranks::{RankBuffers, RankQuestion};
+pub use settings::SelectorSettings;
+
 /// A worker that has not answered for this long is reported to the registry, which replaces it.
 const UNRESPONSIVE_AFTER: Duration = Duration::from_millis(500);
 /// Requests that wait for room and are tried in one round. Where the first of them find none, the others would not either.
 const PARKED_PER_ROUND: usize = 64;
 /// Models with a turn of their own. The fleet bounds them; this bounds a fleet whose models change.
 const MAX_TURNS: usize = 1_024;
-
-mod driver;
-mod pairs;
-mod ranks;
-
-use driver::{OpenRound, RoundDriver};
-use ranks::{RankBuffers, RankQuestion};
-
-/// What the selector needs to know.
-#[derive(Debug, Clone)]
-pub struct SelectorSettings {
-    /// How loads are made.
-    pub price: PriceRules,
-    /// Who picks.
-    pub policy: Arc<dyn Policy>,
-    /// Who picks the prefill worker of a pair.
-    pub prefill_policy: Arc<dyn Policy>,
-    /// Who picks its decode worker.
-    pub decode_policy: Arc<dyn Policy>,
-    /// Limits beyond which a worker takes no more.
-    pub caps: Caps,
-    /// How a rank of the worker is chosen.
-    pub ranks: RankRules,
-    /// Requests that may wait where every worker is full, and how long.
-    pub queue: QueueSettings,
-    /// How long a round waits for an answer.
-    pub round_deadline: Duration,
-    /// Seed of all random numbers of this selector.
-    pub seed: u64,
-}
 
 /// Answers [`SelectWorker`]; see the module's documentation.
 pub struct SelectorActor {

@@ -30,8 +30,4 @@ pub struct RawTargets {
     pub decode_policy: Option<String>,
 }
 
-impl RawTargets {
-    pub(super) fn or(self, lower: Self) -> Self {
-        or_each!(self, lower, route_dp_ranks forward_dp_rank prefill_policy decode_policy)
-    }
-}
+keys_of! { RawTargets: route_dp_ranks forward_dp_rank prefill_policy decode_policy }
