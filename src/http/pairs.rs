@@ -35,8 +35,20 @@ use crate::wire::shared_body::{Meeting, batch_size, shared_body};
 
 /// Pairs that are tried for one request.
 const MAX_PAIRS: u32 = 3;
+/// Connections that may end before an answer: the engines may have begun to work.
+const MAX_EARLY_ENDS: u32 = 1;
 /// How long a prefill worker may still take to end its answer once the decode worker has ended its own.
 const PREFILL_END_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What follows from a failure.
+enum Cause {
+    /// Another pair may be tried.
+    Passing,
+    /// The same, but not often.
+    EarlyEnd,
+    /// Nothing more is tried.
+    Final(RouteError),
+}
 
 /// What became of a pair.
 enum Attempt {
@@ -45,7 +57,7 @@ enum Attempt {
     /// An answer about the request itself, which any other pair would give as well.
     Refused(Answer),
     /// One of them failed; another pair may do better.
-    Failed { worker: WorkerId, held: Option<Answer>, may_try_again: Result<(), RouteError> },
+    Failed { worker: WorkerId, held: Option<Answer>, cause: Cause },
 }
 
 /// Sends the request to the pair that was decided on, or to the next one.
@@ -57,17 +69,21 @@ pub(super) async fn route(
     pass: Pass,
 ) -> Result<HttpResponse, RouteError> {
     let batch = batch_size(&outgoing.body).map_err(|_| RouteError::TooManyPrompts)?;
-    let mut held = None;
+    let (mut held, mut num_early_ends) = (None, 0);
     for num_pairs in 1.. {
         let labels = (decision.id, decision.reason, decision.basis);
         let (answer, prefill) = match attempt(edge, decision, &outgoing, batch).await? {
             Attempt::Answered(answer, prefill) => (answer, prefill),
             Attempt::Refused(answer) => (answer, None),
-            Attempt::Failed { worker, held: own_words, may_try_again } => {
-                may_try_again?;
+            Attempt::Failed { worker, held: own_words, cause } => {
+                if let Cause::Final(error) = cause {
+                    return Err(error);
+                }
+                num_early_ends += u32::from(matches!(cause, Cause::EarlyEnd));
                 held = own_words.or(held);
                 request.excluded.push(worker);
-                if let Some(next) = next_pair(edge, &request, num_pairs).await {
+                let is_last = num_pairs >= MAX_PAIRS || num_early_ends > MAX_EARLY_ENDS;
+                if let Some(next) = next_pair(edge, &request, is_last).await {
                     decision = next;
                     continue;
                 }
@@ -87,8 +103,8 @@ pub(super) async fn route(
 }
 
 /// A regular worker that has come meanwhile is left to the next request.
-async fn next_pair(edge: &Edge, request: &RequestFacts, num_pairs: u32) -> Option<Decision> {
-    if num_pairs >= MAX_PAIRS || !edge.ports.retry_budget.take() {
+async fn next_pair(edge: &Edge, request: &RequestFacts, is_last: bool) -> Option<Decision> {
+    if is_last || !edge.ports.retry_budget.take() {
         return None;
     }
     edge.ports.telemetry.fallback_dispatches.inc();
@@ -144,9 +160,9 @@ enum Step {
 
 fn after_prefill(end: PrefillEnd, worker: WorkerId) -> Attempt {
     match end {
-        PrefillEnd::Done => Attempt::Failed { worker, held: None, may_try_again: Ok(()) },
+        PrefillEnd::Done => Attempt::Failed { worker, held: None, cause: Cause::Passing },
         PrefillEnd::Answered(answer) => judged(answer, worker),
-        PrefillEnd::Failed(error) => Attempt::Failed { worker, held: None, may_try_again: may_try_again(&error) },
+        PrefillEnd::Failed(error) => Attempt::Failed { worker, held: None, cause: cause_of(&error) },
     }
 }
 
@@ -164,7 +180,7 @@ fn after_decode(
         Ok(response) => judged(Answer::new(response, reservation, worker), id),
         Err(error) => {
             reservation.finish(outcome_of(&error));
-            Attempt::Failed { worker: id, held: None, may_try_again: may_try_again(&error) }
+            Attempt::Failed { worker: id, held: None, cause: cause_of(&error) }
         }
     };
     if let Some(prefill) = prefill {
@@ -181,7 +197,7 @@ fn judged(mut answer: Answer, worker: WorkerId) -> Attempt {
     if let Some(reservation) = answer.reservation.take() {
         reservation.finish(answer.outcome);
     }
-    Attempt::Failed { worker, held: Some(answer), may_try_again: Ok(()) }
+    Attempt::Failed { worker, held: Some(answer), cause: Cause::Passing }
 }
 
 fn outcome_of(error: &UpstreamError) -> Outcome {
@@ -194,11 +210,12 @@ fn outcome_of(error: &UpstreamError) -> Outcome {
 }
 
 /// As with one worker: the work may still be going on after a timeout, and what cannot be sent cannot be sent elsewhere.
-fn may_try_again(error: &UpstreamError) -> Result<(), RouteError> {
+fn cause_of(error: &UpstreamError) -> Cause {
     match error {
-        UpstreamError::Timeout(_) => Err(RouteError::UpstreamTimeout),
-        UpstreamError::Invalid(_) => Err(RouteError::InvalidPath),
-        _ => Ok(()),
+        UpstreamError::Timeout(_) => Cause::Final(RouteError::UpstreamTimeout),
+        UpstreamError::Invalid(_) => Cause::Final(RouteError::InvalidPath),
+        UpstreamError::Connect(_) => Cause::Passing,
+        _ => Cause::EarlyEnd,
     }
 }
 

@@ -88,7 +88,7 @@ mod tests {
 
     use super::{Siblings, shared_prefix};
     use crate::logic::block_hash::prompt_keys;
-    use crate::logic::ids::WorkerId;
+    use crate::logic::ids::{DpRank, WorkerId};
     use crate::logic::policy::PrefixMatch;
     use crate::logic::prompt_keys::{HashMode, HashVariant, PromptKeys};
     use crate::logic::snapshot::{KvView, WorkerSnapshot};
@@ -151,5 +151,20 @@ mod tests {
         }
         assert_eq!(shared_prefix(&own, &own), 9);
         assert_eq!(shared_prefix(&own, &[]), 0);
+    }
+
+    #[test]
+    fn a_sibling_counts_at_the_rank_it_went_to() {
+        let (first, second): (Vec<u32>, Vec<u32>) = ((0..40).collect(), (0..20).chain(90..110).collect());
+        let slots = slots();
+        let worker = slots[1].as_deref().expect("a worker");
+        let mut siblings = Siblings::default();
+        siblings.note(1, Some(DpRank::new(2)), &prompt(&first));
+        siblings.note(0, Some(DpRank::new(0)), &prompt(&first));
+        siblings.note(1, None, &prompt(&first));
+        siblings.note(1, Some(DpRank::new(9)), &prompt(&first));
+        let mut held = [1, 0, 3, 0];
+        siblings.raise_ranks(&prompt(&second), 1, worker, &mut held);
+        assert_eq!(held, [1, 0, 5, 0]);
     }
 }
