@@ -187,7 +187,7 @@ fn worker_answer(member: &FleetMember, freshness: std::time::Duration, now: std:
         health: snapshot.map(|worker| HealthAnswer::of(&worker.health, now)),
         load: snapshot.map(|worker| load_answer(worker, freshness, now)),
         role: snapshot.map(|worker| worker.facts.role.name()),
-        dp_ranks: snapshot.and_then(|worker| RanksAnswer::of(worker, member.ports.ranks.is_refused())),
+        dp_ranks: snapshot.and_then(|worker| RanksAnswer::of(worker, member.ports.ranks.is_refused(), freshness, now)),
         kv: snapshot.map(KvAnswer::of),
     }
 }

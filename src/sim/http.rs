@@ -323,12 +323,19 @@ fn named_rank(
         Some((value, None)) => return Err(Refusal::RankNotANumber(value.as_bytes().escape_ascii().to_string())),
         None => call.named_rank,
     };
-    let Some(number) = number else { return Ok(None) };
+    let Some(number) = number else { return Ok(rank_of_room(engine, call)) };
     let (first, count) = (engine.config.first_rank, engine.config.dp_size);
     match number.checked_sub(first).filter(|rank| *rank < count) {
         Some(rank) => Ok(Some(rank)),
         None => Err(Refusal::ForeignRank { number, first, last: first + count - 1 }),
     }
+}
+
+/// A prefill engine gives a request to the rank that is the remainder of its room (`follow_bootstrap_room`).
+fn rank_of_room(engine: &EngineState, call: &Call) -> Option<u32> {
+    let room = call.bootstrap.as_ref()?.rooms.first()?;
+    let rank = room % u64::from(engine.config.dp_size);
+    (engine.config.part == SimPart::Prefill).then(|| u32::try_from(rank).unwrap_or_default())
 }
 
 fn carries_bearer(request: &HttpRequest, bearer: &str) -> bool {

@@ -97,6 +97,8 @@ async fn while_one_rank_is_silent_all_ranks_are_priced_by_what_is_in_flight() {
     router
         .wait_until_shown(&engine.url(), "one rank has reported", |shown| shown["load"]["ranks"][1]["running"] == 50)
         .await;
+    let ranks = router.shown(&engine.url()).await["dp_ranks"]["ranks"].clone();
+    assert_eq!((&ranks[0]["trust"], &ranks[1]["trust"]), (&json!("unreported"), &json!("trusted")));
     let held: Vec<Decision> = futures::future::join_all((0..10).map(|_| decide(&router, None))).await;
     assert_eq!(held.iter().filter(|decision| rank_of(decision) == Some(1)).count(), 5, "its report counts for nothing");
     drop(held);

@@ -6,7 +6,7 @@ use fathom_router::config::{PolicyKind, RouterConfig};
 use fathom_router::logic::endpoint::{Endpoint, WorkerUrl};
 use fathom_router::logic::role::Role;
 use fathom_router::messages::Outcome;
-use fathom_router::sim::{Reported, ResponseMode, SimConfig, SimEngine, SimPart};
+use fathom_router::sim::{LoadPublishing, Reported, ResponseMode, SimConfig, SimEngine, SimPart};
 use serde_json::{Value, json};
 
 use crate::support::{
@@ -329,6 +329,29 @@ async fn a_prefill_worker_that_is_removed_meanwhile_ends_its_request_first() {
     at_decode.end_stream().await;
     client.read_through("data: 2\n\n").await;
     client.read_through("0\r\n\r\n").await;
+    router.wait_until_idle().await;
+    router.stop().await;
+}
+
+#[actix::test]
+async fn the_rank_of_a_prefill_engine_is_named_by_its_room_and_that_of_a_decode_engine_by_the_header() {
+    let load = LoadPublishing { heartbeat: Duration::from_millis(100), ..LoadPublishing::default() };
+    let ranked = |name, the_part| SimConfig { dp_size: 4, load: Some(load.clone()), ..part(name, the_part) };
+    let (prefill, decode) = (start(ranked("p", SimPart::Prefill)).await, start(ranked("d", SimPart::Decode)).await);
+    for (engine, idle) in [(&prefill, 2), (&decode, 1)] {
+        for rank in (0..4).filter(|rank| *rank != idle) {
+            engine.set_reported_load(rank, Some(Reported { num_running_reqs: 9, ..Reported::default() })).unwrap();
+        }
+    }
+    let router = RunningRouter::over(&[&prefill, &decode]).await;
+    router.wait_until_trusted(2).await;
+    for engine in [&prefill, &decode] {
+        let is_shown = |shown: &Value| shown["load"]["depth"] == 27;
+        router.wait_until_shown(&engine.url(), "its ranks have reported", is_shown).await;
+    }
+    assert_all_succeeded(&router.chat_times(10).await);
+    let completed = |engine: &SimEngine| engine.stats().ranks.iter().map(|rank| rank.completed).collect::<Vec<_>>();
+    assert_eq!((completed(&prefill), completed(&decode)), (vec![0, 0, 10, 0], vec![0, 10, 0, 0]));
     router.wait_until_idle().await;
     router.stop().await;
 }
