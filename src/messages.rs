@@ -296,7 +296,7 @@ pub enum RouterEvent {
         /// Where it was.
         url: WorkerUrl,
     },
-    /// A request was given to a worker.
+    /// A request was given to a worker; one that two workers share gives two of these, with one id.
     Decided(Arc<DecisionRecord>),
     /// A request ended at a worker.
     Finished {
