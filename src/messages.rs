@@ -11,7 +11,7 @@
 
 mod inside;
 
-pub use inside::{Decision, Reservation, WorkerPorts};
+pub use inside::{Decision, PrefillLeg, Reservation, WorkerPorts};
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -69,6 +69,8 @@ pub struct Collect(pub Token);
 pub struct Reserve {
     /// Which request.
     pub decision: DecisionId,
+    /// The DP rank that it is addressed to; `None` where the engine chooses.
+    pub rank: Option<DpRank>,
     /// Its prompt, where it is known as tokens: the worker's engine will hold its blocks soon.
     pub prompt: Option<Arc<PromptKeys>>,
 }
@@ -105,13 +107,15 @@ pub enum Outcome {
     ServerError,
     /// The engine answered 429 or 503: it has no room now.
     Overloaded,
+    /// The request was shared with another worker, which failed first. Not this worker's doing.
+    PeerFailed,
     /// The request was never sent: it was cancelled between decision and dispatch.
     NotSent,
 }
 
 impl Outcome {
     /// Every outcome, for counters that show zeros too.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Completed,
         Self::ClientGone,
         Self::Unreachable,
@@ -119,6 +123,7 @@ impl Outcome {
         Self::TimedOut,
         Self::ServerError,
         Self::Overloaded,
+        Self::PeerFailed,
         Self::NotSent,
     ];
 
@@ -132,6 +137,7 @@ impl Outcome {
             Self::TimedOut => "timed_out",
             Self::ServerError => "server_error",
             Self::Overloaded => "overloaded",
+            Self::PeerFailed => "peer_failed",
             Self::NotSent => "not_sent",
         }
     }
@@ -345,7 +351,7 @@ pub enum RouterEvent {
         /// Where it was.
         url: WorkerUrl,
     },
-    /// A request was given to a worker.
+    /// A request was given to a worker; one that two workers share gives two of these, with one id.
     Decided(Arc<DecisionRecord>),
     /// A request ended at a worker.
     Finished {
@@ -366,6 +372,8 @@ pub struct DecisionRecord {
     pub id: DecisionId,
     /// Who was chosen.
     pub worker: WorkerId,
+    /// The rank that the request is addressed to; `None` where the engine chooses.
+    pub rank: Option<DpRank>,
     /// Where that worker is.
     pub url: WorkerUrl,
     /// The policy's name.

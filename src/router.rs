@@ -15,7 +15,7 @@ use crate::actors::{
 };
 use crate::clock;
 use crate::config::{
-    ConfigError, DiscoverySettings, LoadPollingMode, RouterConfig, process_environment, read_admin_workers,
+    ConfigError, DiscoverySettings, LoadPollingMode, PolicyKind, RouterConfig, process_environment, read_admin_workers,
 };
 use crate::error::{ReconfigureError, StartError};
 use crate::http::{Access, EdgePorts, Gate, add_routes};
@@ -25,7 +25,9 @@ use crate::logic::endpoint::Endpoint;
 use crate::logic::ids::WorkerId;
 use crate::logic::policy::Policy;
 use crate::logic::price::PriceRules;
+use crate::logic::rank_choice::RankRules;
 use crate::logic::rng::Rng;
+use crate::logic::rooms::OpenRooms;
 use crate::logic::variant_board::VariantBoard;
 use crate::messages::{
     ChangeWorkers, EndpointsChanged, FleetMember, RouterEvent, SelectWorker, ShowFleet, Shutdown, WorkerPorts,
@@ -178,7 +180,7 @@ impl RouterBuilder {
             Some(ports) => ports,
             None => {
                 let settings = selector_settings(&self.config, own_policy.as_ref(), seed);
-                wants_prompts.store(settings.policy.wants_prompts(), Ordering::Relaxed);
+                wants_prompts.store(settings.wants_prompts(), Ordering::Relaxed);
                 let selector = start_selector(&arbiter, settings, &registry, &observers, &telemetry);
                 settings_port = Some(selector.clone().recipient());
                 SelectorPorts::new(selector.clone().recipient()).with_workers(selector.recipient())
@@ -210,6 +212,7 @@ impl RouterBuilder {
             prompts: Prompts::start(self.config.prompts.clone(), clock::wall_now),
             variants,
             retry_budget: Arc::default(),
+            rooms: OpenRooms::default(),
         };
         let reload = Reload { selector: settings_port, own_policy, seed };
         Ok(RouterHandle { config: Arc::new(self.config), ports, registry, reload, arbiter: arbiter.handle() })
@@ -257,10 +260,16 @@ fn start_registry(
 }
 
 fn selector_settings(config: &RouterConfig, own_policy: Option<&Arc<dyn Policy>>, seed: u64) -> SelectorSettings {
+    let policy = own_policy.cloned().unwrap_or_else(|| config.policy.build(config.cache_aware));
+    let leg =
+        |kind: Option<PolicyKind>| kind.map_or_else(|| Arc::clone(&policy), |kind| kind.build(config.cache_aware));
     SelectorSettings {
         price: PriceRules { basis: config.basis, freshness: config.load.freshness, ramp_up: config.load.ramp_up },
-        policy: own_policy.cloned().unwrap_or_else(|| config.policy.build(config.cache_aware)),
+        prefill_policy: leg(config.prefill_policy),
+        decode_policy: leg(config.decode_policy),
+        policy,
         caps: config.caps,
+        ranks: RankRules { freshness: config.load.freshness, cache: config.cache_aware },
         queue: config.queue,
         round_deadline: config.round_deadline,
         seed,
@@ -390,7 +399,7 @@ impl RouterHandle {
             return Err(ReconfigureError::NeedsRestart);
         }
         let settings = selector_settings(&config, self.reload.own_policy.as_ref(), self.reload.seed);
-        let wants_prompts = settings.policy.wants_prompts();
+        let wants_prompts = settings.wants_prompts();
         if let Some(selector) = &self.reload.selector {
             selector.send(settings).await.map_err(|_| ReconfigureError::Stopped)?;
             self.ports.wants_prompts.store(wants_prompts, Ordering::Relaxed);

@@ -95,6 +95,8 @@ pub struct Telemetry {
     pub requests: Family<Kind, Counter>,
     /// Requests sent to a fallback after another worker failed.
     pub fallback_dispatches: Counter,
+    /// Workers that refused a DP rank they were believed to own.
+    pub rank_refusals: Counter,
     /// Answers that the router itself gave instead of a worker, by error code.
     pub router_errors: Family<Kind, Counter>,
     /// Requests that wait for a worker with room.
@@ -150,6 +152,7 @@ impl Telemetry {
             observer_misses: Counter::default(),
             requests: Family::default(),
             fallback_dispatches: Counter::default(),
+            rank_refusals: Counter::default(),
             router_errors: Family::default(),
             queued_requests: Gauge::default(),
             open_requests: Gauge::default(),
@@ -219,6 +222,8 @@ impl Telemetry {
         r.register("observer_misses", "Events that an observer missed", self.observer_misses.clone());
         r.register("requests", "Requests that ended at a worker, by outcome", self.requests.clone());
         r.register("fallback_dispatches", "Requests sent on after a worker failed", self.fallback_dispatches.clone());
+        let help = "Workers that refused a DP rank they were believed to own";
+        r.register("rank_refusals", help, self.rank_refusals.clone());
         r.register("router_errors", "Answers the router gave itself, by code", self.router_errors.clone());
         let help = "Requests that wait for a worker with room";
         r.register("queued_requests", help, self.queued_requests.clone());

@@ -23,6 +23,7 @@ use crate::logic::endpoint::{Endpoint, Readiness, WorkerFacts};
 use crate::logic::ids::WorkerId;
 use crate::logic::introspect::{AskIntervals, Failure};
 use crate::logic::membership::{MemberChange, Membership};
+use crate::logic::ranks::RankRange;
 use crate::messages::{
     Describe, EndpointsChanged, FleetMember, HoldWorker, Introspection, ReportTrouble, RouterEvent, SetReadiness,
     ShowFleet, Shutdown, Stop, Trouble, WorkerPorts, WorkersChanged,
@@ -195,6 +196,7 @@ impl RegistryActor {
         let ask_at = clock::now() + self.settings.introspection.interval;
         if let Some(worker) = self.workers.get_mut(&id) {
             worker.ports.set_http2(facts.speaks_http2);
+            worker.ports.ranks.set_first_number(facts.ranks.map_or(0, RankRange::first));
             deliver(&worker.ports.describe, Describe(Arc::clone(&facts)));
             worker.facts = Some(facts);
             worker.introspection = Introspection::Answered;

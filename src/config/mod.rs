@@ -52,8 +52,8 @@ pub(crate) use file_version::FileVersion;
 pub(crate) use key_file::read_keys;
 pub use load_polling::{LoadPollingMode, LoadPollingSettings};
 pub use raw::{
-    CommandLine, RawCache, RawConfig, RawDiscovery, RawEdge, RawEngines, RawProcess, RawRouting, RawWorkers,
-    SettingDoc, process_environment,
+    CommandLine, RawCache, RawConfig, RawDiscovery, RawEdge, RawEngines, RawProcess, RawRouting, RawTargets,
+    RawWorkers, SettingDoc, process_environment,
 };
 pub use raw_worker::RawWorker;
 pub use reload::RELOADABLE_KEYS;
@@ -81,6 +81,10 @@ pub struct RouterConfig {
     pub discovery: DiscoverySettings,
     /// Who picks the worker of a request. Default: [`PolicyKind::CacheAwareZmq`].
     pub policy: PolicyKind,
+    /// Who picks the prefill worker of a request that two workers share. Default: that of `policy`.
+    pub prefill_policy: Option<PolicyKind>,
+    /// Who picks its decode worker. Default: that of `policy`.
+    pub decode_policy: Option<PolicyKind>,
     /// Thresholds of [`PolicyKind::CacheAwareZmq`]; the other policies ignore them. Defaults: 0.5, 32 and 1.1.
     pub cache_aware: CacheAwareSettings,
     /// How workers without a trusted load report are compared with the others. Default: [`BasisRule::Uniform`].
@@ -127,6 +131,8 @@ impl Default for RouterConfig {
             workers: Vec::new(),
             discovery: DiscoverySettings::default(),
             policy: PolicyKind::default(),
+            prefill_policy: None,
+            decode_policy: None,
             cache_aware: CacheAwareSettings::default(),
             basis: BasisRule::default(),
             load: LoadSettings::default(),
@@ -214,6 +220,8 @@ pub struct LoadSettings {
     /// How long a worker that begins to serve is priced as if it were as loaded as the others, less so with time; 0 sends it
     /// everything at once. At most a day. Default: 10 s.
     pub ramp_up: Duration,
+    /// Whether requests are addressed to DP ranks, where the engine takes one. Default: they are.
+    pub route_dp_ranks: bool,
 }
 
 impl Default for LoadSettings {
@@ -222,6 +230,7 @@ impl Default for LoadSettings {
             freshness: Duration::from_secs(5),
             dispatch_visibility: Duration::from_millis(50),
             ramp_up: Duration::from_secs(10),
+            route_dp_ranks: true,
         }
     }
 }
@@ -368,6 +377,9 @@ pub struct HttpSettings {
     /// Whether the tokens of a completion's or `/generate`'s text, where they are known, are sent to the engine in its place, so
     /// that it need not encode it again. Default: no.
     pub forward_token_ids: bool,
+    /// Whether the DP rank that a client names (`x-data-parallel-rank`, or `routed_dp_rank` in the body) is honoured, where the worker
+    /// owns it. Default: no.
+    pub forward_dp_rank: bool,
 }
 
 impl Default for HttpSettings {
@@ -379,6 +391,7 @@ impl Default for HttpSettings {
             expose_decision: false,
             forward_authorization: false,
             forward_token_ids: false,
+            forward_dp_rank: false,
         }
     }
 }

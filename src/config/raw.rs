@@ -39,6 +39,7 @@ mod edge;
 mod engines;
 mod process;
 mod routing;
+mod targets;
 mod workers;
 
 pub use cache::RawCache;
@@ -47,6 +48,7 @@ pub use edge::RawEdge;
 pub use engines::RawEngines;
 pub use process::RawProcess;
 pub use routing::RawRouting;
+pub use targets::RawTargets;
 pub use workers::RawWorkers;
 
 /// Keys that no flag and no variable has.
@@ -113,6 +115,9 @@ pub struct RawConfig {
     /// How the worker of a request is chosen, and when there is none.
     #[command(flatten)]
     pub routing: RawRouting,
+    /// Targets that are more than one worker, or less.
+    #[command(flatten)]
+    pub targets: RawTargets,
     /// What is known of the engines' caches, and how prompts are made into tokens.
     #[command(flatten)]
     pub cache: RawCache,
@@ -136,6 +141,7 @@ impl RawConfig {
             discovery: group(text)?,
             engines: group(text)?,
             routing: group(text)?,
+            targets: group(text)?,
             cache: group(text)?,
             edge: group(text)?,
             process: group(text)?,
@@ -150,6 +156,7 @@ impl RawConfig {
             discovery: self.discovery.or(lower.discovery),
             engines: self.engines.or(lower.engines),
             routing: self.routing.or(lower.routing),
+            targets: self.targets.or(lower.targets),
             cache: self.cache.or(lower.cache),
             edge: self.edge.or(lower.edge),
             process: self.process.or(lower.process),
@@ -163,6 +170,7 @@ impl RawConfig {
         self.discovery.add_differing(&other.discovery, &mut keys);
         self.engines.add_differing(&other.engines, &mut keys);
         self.routing.add_differing(&other.routing, &mut keys);
+        self.targets.add_differing(&other.targets, &mut keys);
         self.cache.add_differing(&other.cache, &mut keys);
         self.edge.add_differing(&other.edge, &mut keys);
         self.process.add_differing(&other.process, &mut keys);

@@ -85,7 +85,7 @@ fn the_defaults_in_the_help_are_the_defaults() {
     for setting in RawConfig::reference() {
         match setting.default.as_str() {
             "" => panic!("the help of {} does not tell its default", setting.key),
-            "none" | "drawn at start" | "one per CPU" => {}
+            "none" | "drawn at start" | "one per CPU" | "that of policy" => {}
             value => arguments.push(format!("--{}={value}", setting.key.replace('_', "-"))),
         }
     }
@@ -163,7 +163,7 @@ fn an_empty_or_malformed_element_of_the_list_is_named() {
 }
 
 /// Key, value as it stands in the file, and what is said of it.
-const REFUSED: [(&str, &str, &str); 64] = [
+const REFUSED: [(&str, &str, &str); 67] = [
     ("eject_after_unreachable", "0", "must be at least 1"),
     ("eject_after_unreachable", "1001", "must be at most 1000"),
     ("eject_failure_ratio", "-0.1", "must be at least 0"),
@@ -180,6 +180,9 @@ const REFUSED: [(&str, &str, &str); 64] = [
     ("health_timeout_ms", "0", "must be at least 1"),
     ("health_failures", "0", "must be at least 1"),
     ("health_successes", "1001", "must be at most 1000"),
+    ("route_dp_ranks", "\"on\"", "must be one of auto, off"),
+    ("prefill_policy", "\"x\"", "must be one of cache_aware_zmq, least_load, power_of_two, round_robin, random"),
+    ("decode_policy", "\"\"", "must be one of cache_aware_zmq, least_load, power_of_two, round_robin, random"),
     ("policy", "\"\"", "must be one of cache_aware_zmq, least_load, power_of_two, round_robin, random"),
     ("policy", "\"Random\"", "must be one of cache_aware_zmq, least_load, power_of_two, round_robin, random"),
     ("cache_threshold", "-0.5", "must be at least 0"),

@@ -8,8 +8,8 @@ use crate::config::raw::RawConfig;
 use crate::config::{AccessSettings, DiscoverySettings, LoadPollingMode, LoadPollingSettings, TlsFiles};
 use crate::config::{ChatStyle, ModelTokenizer, PromptSettings};
 use crate::config::{
-    HealthRules, HttpSettings, IntrospectionSettings, KvSettings, LoadSettings, LogFormat, ProbeSettings, RouterConfig,
-    ServerConfig, UpstreamSettings, workers,
+    HealthRules, HttpSettings, IntrospectionSettings, KvSettings, LoadSettings, LogFormat, PolicyKind, ProbeSettings,
+    RouterConfig, ServerConfig, UpstreamSettings, workers,
 };
 use crate::logic::admission::Caps;
 use crate::logic::policy::CacheAwareSettings;
@@ -19,6 +19,8 @@ const BASIS_RULES: [(&str, BasisRule); 3] =
     [("uniform", BasisRule::Uniform), ("scaled", BasisRule::Scaled), ("mixed", BasisRule::Mixed)];
 
 const POLLING_MODES: [(&str, LoadPollingMode); 2] = [("off", LoadPollingMode::Off), ("auto", LoadPollingMode::Auto)];
+
+const ROUTE_DP_RANKS: [(&str, bool); 2] = [("auto", true), ("off", false)];
 
 const CHAT_STYLES: [(&str, ChatStyle); 2] = [("sglang", ChatStyle::SgLang), ("vllm", ChatStyle::Vllm)];
 
@@ -52,8 +54,10 @@ impl RawConfig {
             cache_aware: self.cache_aware(),
             health: self.health(),
             probes: self.probes(),
-            load: self.load(),
+            load: self.load()?,
             load_polling: self.load_polling()?,
+            prefill_policy: self.policy_of("prefill_policy", &self.targets.prefill_policy)?,
+            decode_policy: self.policy_of("decode_policy", &self.targets.decode_policy)?,
             kv: self.kv(),
             caps: Caps {
                 max_in_flight: self.routing.max_in_flight_per_worker,
@@ -112,12 +116,20 @@ impl RawConfig {
         settings
     }
 
-    fn load(&self) -> LoadSettings {
+    fn policy_of(&self, key: &'static str, name: &Option<String>) -> Result<Option<PolicyKind>, ConfigError> {
+        let kinds = PolicyKind::ALL.map(|kind| (kind.name(), kind));
+        name.as_deref().map(|name| named(key, name, &kinds)).transpose()
+    }
+
+    fn load(&self) -> Result<LoadSettings, ConfigError> {
         let mut settings = LoadSettings::default();
         set(&mut settings.freshness, self.routing.load_freshness_ms.map(Duration::from_millis));
         set(&mut settings.dispatch_visibility, self.routing.dispatch_visibility_ms.map(Duration::from_millis));
         set(&mut settings.ramp_up, self.routing.ramp_up_ms.map(Duration::from_millis));
-        settings
+        let route_dp_ranks = self.targets.route_dp_ranks.as_deref();
+        let route_dp_ranks = route_dp_ranks.map(|text| named("route_dp_ranks", text, &ROUTE_DP_RANKS)).transpose()?;
+        set(&mut settings.route_dp_ranks, route_dp_ranks);
+        Ok(settings)
     }
 
     fn load_polling(&self) -> Result<LoadPollingSettings, ConfigError> {
@@ -180,6 +192,7 @@ impl RawConfig {
         set(&mut settings.expose_decision, self.edge.expose_decision);
         set(&mut settings.forward_authorization, self.edge.forward_authorization);
         set(&mut settings.forward_token_ids, self.cache.forward_token_ids);
+        set(&mut settings.forward_dp_rank, self.targets.forward_dp_rank);
         settings
     }
 

@@ -6,9 +6,12 @@ use serde::Serialize;
 use crate::clock;
 use crate::error::RouteError;
 use crate::http::admin_kv::KvAnswer;
+use crate::http::admin_ranks::RanksAnswer;
 use crate::http::{Edge, fleet_metrics, respond};
 use crate::logic::endpoint::Feed;
 use crate::logic::health::{HealthView, WorkerState};
+use crate::logic::role::Part;
+use crate::logic::snapshot::WorkerSnapshot;
 use crate::messages::{FleetMember, Introspection, ShowFleet};
 use crate::wire::openai::render_models;
 
@@ -20,13 +23,13 @@ pub(super) async fn healthz() -> HttpResponse {
     HttpResponse::Ok().body("ok")
 }
 
-/// Some worker can take a request.
+/// Some worker can take a request, or two that share it can.
 pub(super) async fn readyz(edge: web::Data<Edge>) -> HttpResponse {
     if edge.ports.gate.is_leaving() {
         return respond::error(RouteError::ShuttingDown, &edge.ports.telemetry);
     }
     match fleet(&edge).await {
-        Ok(members) if members.iter().any(is_serving) => HttpResponse::Ok().body("ready"),
+        Ok(members) if can_serve(&members) => HttpResponse::Ok().body("ready"),
         Ok(_) => respond::error(RouteError::NoWorkerAvailable, &edge.ports.telemetry),
         Err(error) => respond::error(error, &edge.ports.telemetry),
     }
@@ -71,6 +74,19 @@ pub(super) async fn fleet(edge: &Edge) -> Result<Vec<FleetMember>, RouteError> {
     edge.ports.fleet.send(ShowFleet).await.map_err(|_| RouteError::SelectorUnavailable)
 }
 
+/// A prefill worker and a decode worker are of use only where they have a model in common.
+fn can_serve(members: &[FleetMember]) -> bool {
+    let of_part = |part: Part| {
+        let serving =
+            members.iter().filter(|member| is_serving(member)).filter_map(|member| member.snapshot.as_deref());
+        serving.filter(move |worker| worker.facts.role.part() == part)
+    };
+    let has_partner = |prefill: &WorkerSnapshot| {
+        of_part(Part::Decode).any(|decode| prefill.facts.models.iter().any(|model| decode.serves(Some(model))))
+    };
+    of_part(Part::Whole).next().is_some() || of_part(Part::Prefill).any(has_partner)
+}
+
 fn is_serving(member: &FleetMember) -> bool {
     let takes_traffic = |state| matches!(state, WorkerState::Serving | WorkerState::Probation);
     member.snapshot.as_ref().is_some_and(|worker| takes_traffic(worker.state))
@@ -95,6 +111,8 @@ pub(super) struct WorkerAnswer {
     in_flight: Option<u32>,
     health: Option<HealthAnswer>,
     load: Option<LoadAnswer>,
+    role: Option<&'static str>,
+    dp_ranks: Option<RanksAnswer>,
     kv: Option<KvAnswer>,
 }
 
@@ -172,6 +190,8 @@ pub(super) fn worker_answer(
         in_flight: snapshot.map(|worker| worker.in_flight),
         health: snapshot.map(|worker| HealthAnswer::of(&worker.health, now)),
         load: snapshot.map(|worker| load_answer(worker, freshness, now)),
+        role: snapshot.map(|worker| worker.facts.role.name()),
+        dp_ranks: snapshot.and_then(|worker| RanksAnswer::of(worker, member.ports.ranks.is_refused(), freshness, now)),
         kv: snapshot.map(KvAnswer::of),
     }
 }

@@ -59,6 +59,9 @@ pub(super) enum BrokenBody {
     /// The engine's connection failed.
     #[error(transparent)]
     Engine(#[from] hyper::Error),
+    /// The other engine of a pair failed.
+    #[error("the prefill engine failed")]
+    Peer,
     /// The engine stood still for too long.
     #[error("the engine sent nothing for {0:?}")]
     Idle(Duration),
@@ -137,7 +140,13 @@ impl ForwardedBody {
         self.end(outcome);
     }
 
-    fn end(&mut self, outcome: Outcome) {
+    /// Tells whether the worker knows how its part ended.
+    pub(super) fn has_ended(&self) -> bool {
+        self.reservation.is_none()
+    }
+
+    /// Ends the worker's part.
+    pub(super) fn end(&mut self, outcome: Outcome) {
         if let Some(mut reservation) = self.reservation.take() {
             if outcome == Outcome::Completed {
                 reservation.set_cached_tokens(self.usage.as_ref().and_then(UsageTail::cached_tokens));

@@ -17,6 +17,7 @@ use crate::http::body;
 use crate::http::departure::{Departure, WatchedBody};
 use crate::http::headers::to_engine;
 use crate::http::proxy::{Outgoing, route};
+use crate::http::ranks::{RankCarrier, wanted_rank};
 use crate::http::{Edge, prompt, respond};
 use crate::logic::request::RequestFacts;
 use crate::prompt::PromptKind;
@@ -38,6 +39,15 @@ impl EngineRoute {
     /// The route of a path whose body must be a JSON object, with a prompt or without.
     pub(super) fn json(pattern: &'static str, prompt: Option<PromptKind>) -> Self {
         Self { pattern, is_json: true, prompt }
+    }
+
+    /// Engines let those requests name a rank that they generate for.
+    fn takes_rank(self) -> bool {
+        self.prompt.is_some() || self.pattern == "/v1/responses"
+    }
+
+    fn rank_carrier(self) -> RankCarrier {
+        if self.prompt == Some(PromptKind::Generate) { RankCarrier::Body } else { RankCarrier::Header }
     }
 
     /// The route of paths whose body may be anything.
@@ -66,7 +76,7 @@ async fn try_forward(
     let HttpSettings { max_body_bytes, client_timeout, .. } = edge.ports.settings;
     let mut body = body::read(&mut payload, announced, max_body_bytes, client_timeout).await?;
     let route_data = request.app_data::<EngineRoute>().copied().unwrap_or(EngineRoute::any("/"));
-    let mut facts = facts_of(&body, route_data)?;
+    let mut facts = facts_of(request, &body, route_data, edge.ports.settings.forward_dp_rank)?;
     facts.priority = priority_of(request);
     if let Some(kind) = route_data.prompt {
         let known = prompt::known(edge, kind, facts.model.as_ref(), &body).await;
@@ -80,6 +90,7 @@ async fn try_forward(
         target: engine_target(request, route_data.pattern)?,
         headers,
         body,
+        rank_carrier: route_data.rank_carrier(),
         arrived_at,
     };
     let routed = route(edge, facts, outgoing, pass);
@@ -103,9 +114,20 @@ async fn watched(
     }
 }
 
-fn facts_of(body: &Bytes, route: EngineRoute) -> Result<RequestFacts, RouteError> {
+fn facts_of(
+    request: &HttpRequest,
+    body: &Bytes,
+    route: EngineRoute,
+    forward_dp_rank: bool,
+) -> Result<RequestFacts, RouteError> {
     match peek_request(body) {
-        Ok(peek) => Ok(RequestFacts { model: peek.model.map(Arc::from), ..RequestFacts::default() }),
+        Ok(peek) => Ok(RequestFacts {
+            may_be_shared: route.prompt.is_some(),
+            takes_rank: route.takes_rank(),
+            wanted_rank: forward_dp_rank.then(|| wanted_rank(request, &peek)).flatten(),
+            model: peek.model.map(Arc::from),
+            ..RequestFacts::default()
+        }),
         Err(_) if route.is_json => Err(RouteError::InvalidBody),
         Err(_) => Ok(RequestFacts::default()),
     }

@@ -10,6 +10,7 @@ use actix_web::web::{self, ServiceConfig};
 
 use crate::config::HttpSettings;
 use crate::logic::retry::RetryBudget;
+use crate::logic::rooms::OpenRooms;
 use crate::logic::variant_board::VariantBoard;
 use crate::messages::{ChangeWorkers, SelectWorker, ShowFleet};
 use crate::prompt::{PromptKind, Prompts};
@@ -19,6 +20,7 @@ use crate::upstream::EngineClient;
 mod access;
 mod admin;
 mod admin_kv;
+mod admin_ranks;
 mod admin_workers;
 mod body;
 mod departure;
@@ -26,8 +28,10 @@ mod fleet_metrics;
 mod handlers;
 mod headers;
 mod in_flight;
+mod pairs;
 mod prompt;
 mod proxy;
+mod ranks;
 mod respond;
 
 pub(crate) use access::Access;
@@ -68,6 +72,8 @@ pub(crate) struct EdgePorts {
     pub(crate) prompts: Prompts,
     pub(crate) variants: VariantBoard,
     pub(crate) retry_budget: Arc<RetryBudget>,
+    /// The rooms in which pairs of engines meet.
+    pub(crate) rooms: OpenRooms,
 }
 
 /// What the handlers of one HTTP thread share.

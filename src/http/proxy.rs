@@ -19,6 +19,8 @@ use crate::http::Edge;
 use crate::http::body::ForwardedBody;
 use crate::http::headers;
 use crate::http::in_flight::Pass;
+use crate::http::pairs;
+use crate::http::ranks::{RANK_HEADER, RankCarrier, body_at_rank, send_at_rank};
 use crate::logic::ids::{DecisionId, DpRank, WorkerId};
 use crate::logic::prompt_keys::PromptKeys;
 use crate::logic::request::RequestFacts;
@@ -32,32 +34,32 @@ const DECISION_HEADER: &str = "x-fathom-decision-id";
 const WORKER_HEADER: &str = "x-fathom-worker";
 const REASON_HEADER: &str = "x-fathom-reason";
 const BASIS_HEADER: &str = "x-fathom-basis";
-/// Header that names the DP rank to an engine (SGLang with `--dp-size`).
-const RANK_HEADER: &str = "x-data-parallel-rank";
 
 /// A request as it will be sent, to whichever worker.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Outgoing {
     pub(super) method: Method,
     /// Path and query at the engine.
     pub(super) target: String,
     pub(super) headers: HeaderMap,
     pub(super) body: Bytes,
+    /// How it names a DP rank.
+    pub(super) rank_carrier: RankCarrier,
     pub(super) arrived_at: std::time::Instant,
 }
 
 /// An answer whose head has arrived.
-struct Answer {
-    response: Response<Incoming>,
+pub(super) struct Answer {
+    pub(super) response: Response<Incoming>,
     /// `None` where the worker has been told already how its part ended.
-    reservation: Option<Reservation>,
+    pub(super) reservation: Option<Reservation>,
     /// How the request will have ended at the worker when the answer was passed on.
-    outcome: Outcome,
+    pub(super) outcome: Outcome,
     worker: Arc<WorkerPorts>,
 }
 
 impl Answer {
-    fn new(response: Response<Incoming>, mut reservation: Reservation, worker: Arc<WorkerPorts>) -> Self {
+    pub(super) fn new(response: Response<Incoming>, mut reservation: Reservation, worker: Arc<WorkerPorts>) -> Self {
         let outcome = match meaning_of(response.status().as_u16()) {
             StatusMeaning::Answer => Outcome::Completed,
             StatusMeaning::ServerError => Outcome::ServerError,
@@ -77,9 +79,9 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
 }
 
 /// What of the request matters for how its answer is passed on.
-struct Sent<'a> {
-    method: &'a Method,
-    reads_usage: bool,
+pub(super) struct Sent<'a> {
+    pub(super) method: &'a Method,
+    pub(super) reads_usage: bool,
 }
 
 /// Decides, sends, and returns the answer to pass on.
@@ -94,6 +96,9 @@ pub(super) async fn route(
     let labels = (decision.id, decision.reason, decision.basis);
     let mut attempts = Attempts::default();
     loop {
+        if decision.prefill.is_some() {
+            return pairs::route(edge, request, decision, outgoing, pass).await;
+        }
         match attempt_all(edge, decision, &outgoing, &mut attempts).await {
             Ok(answer) => {
                 edge.ports
@@ -101,7 +106,7 @@ pub(super) async fn route(
                     .first_byte_seconds
                     .observe(clock::now().saturating_duration_since(outgoing.arrived_at).as_secs_f64());
                 let sent = Sent { method: &outgoing.method, reads_usage: request.prompt.is_some() };
-                return Ok(respond(edge, answer, labels, sent, pass));
+                return Ok(respond(edge, answer, labels, sent, pass).map_into_boxed_body());
             }
             Err(error) if attempts.may_select_again(error) => {
                 // The view may have been older than the fleet: one more decision, without those that failed.
@@ -130,7 +135,7 @@ impl Attempts {
     }
 }
 
-async fn select(edge: &Edge, request: &RequestFacts) -> Result<Decision, RouteError> {
+pub(super) async fn select(edge: &Edge, request: &RequestFacts) -> Result<Decision, RouteError> {
     let select = SelectWorker { request: request.clone() };
     match edge.ports.selector.send(select).await {
         Ok(decided) => decided.map_err(RouteError::from),
@@ -151,7 +156,7 @@ async fn attempt_all(
     while let Some((worker, mut reservation, rank)) = next.take() {
         // From here on, being dropped means that the client has left.
         reservation.presume(Outcome::ClientGone);
-        let error = match send(edge, &worker, rank, outgoing).await {
+        let error = match send_at_rank(edge, &worker, rank, outgoing).await {
             Ok(response) => {
                 let mut answer = Answer::new(response, reservation, worker);
                 let is_final =
@@ -205,23 +210,38 @@ fn next_of(
 ) -> Option<Target> {
     let worker = fallbacks.next()?;
     edge.ports.telemetry.fallback_dispatches.inc();
-    let reservation = worker.reserve(id, prompt.clone());
+    let reservation = worker.reserve(id, None, prompt.clone());
     Some((worker, reservation, None))
 }
 
-async fn send(
+/// Sends the request as it is, to the DP rank with the engine's own number where there is one.
+pub(super) async fn send(
     edge: &Edge,
     worker: &WorkerPorts,
-    rank: Option<DpRank>,
+    rank: Option<u32>,
     outgoing: &Outgoing,
 ) -> Result<Response<Incoming>, UpstreamError> {
+    let (request, protocol) = request_for(worker, rank, outgoing)?;
+    edge.client.send(request, protocol).await
+}
+
+/// Returns the request as the worker gets it.
+pub(super) fn request_for(
+    worker: &WorkerPorts,
+    rank: Option<u32>,
+    outgoing: &Outgoing,
+) -> Result<(Request<Full<Bytes>>, Protocol), UpstreamError> {
     let uri = Uri::builder()
         .scheme("http")
         .authority(worker.url.authority())
         .path_and_query(outgoing.target.as_str())
         .build()
         .map_err(UpstreamError::Invalid)?;
-    let mut request = Request::new(Full::new(outgoing.body.clone()));
+    let body = match (rank, outgoing.rank_carrier) {
+        (Some(rank), RankCarrier::Body) => body_at_rank(&outgoing.body, rank),
+        (Some(_) | None, _) => outgoing.body.clone(),
+    };
+    let mut request = Request::new(Full::new(body));
     *request.method_mut() = outgoing.method.clone();
     *request.uri_mut() = uri;
     *request.headers_mut() = outgoing.headers.clone();
@@ -233,20 +253,20 @@ async fn send(
         value.set_sensitive(true);
         request.headers_mut().insert(AUTHORIZATION, value);
     }
-    if let Some(rank) = rank {
-        request.headers_mut().insert(RANK_HEADER, HeaderValue::from(rank.number()));
+    if let Some(rank) = rank.filter(|_| outgoing.rank_carrier == RankCarrier::Header) {
+        request.headers_mut().insert(RANK_HEADER, HeaderValue::from(rank));
     }
     let protocol = if worker.speaks_http2() { Protocol::Http2 } else { Protocol::Http1 };
-    edge.client.send(request, protocol).await
+    Ok((request, protocol))
 }
 
-fn respond(
+pub(super) fn respond(
     edge: &Edge,
     answer: Answer,
     (id, reason, basis): (DecisionId, &'static str, crate::logic::price::Basis),
     sent: Sent<'_>,
     pass: Pass,
-) -> HttpResponse {
+) -> HttpResponse<ForwardedBody> {
     let Sent { method, reads_usage } = sent;
     let (head, body) = answer.response.into_parts();
     let status = StatusCode::from_u16(head.status.as_u16()).unwrap_or(StatusCode::BAD_GATEWAY);
@@ -268,5 +288,6 @@ fn respond(
         response.no_chunking(length);
     }
     let idle_timeout = edge.ports.stream_idle_timeout;
-    response.body(ForwardedBody::new(body, answer.reservation, answer.outcome, reads_usage, idle_timeout, pass))
+    let body = ForwardedBody::new(body, answer.reservation, answer.outcome, reads_usage, idle_timeout, pass);
+    response.finish().set_body(body)
 }

@@ -42,9 +42,11 @@ pub(super) fn error(error: RouteError, telemetry: &Telemetry) -> HttpResponse {
 
 fn status(error: RouteError) -> StatusCode {
     match error {
-        RouteError::InvalidBody | RouteError::BodyBroken | RouteError::InvalidPath | RouteError::InvalidHeader => {
-            StatusCode::BAD_REQUEST
-        }
+        RouteError::InvalidBody
+        | RouteError::TooManyPrompts
+        | RouteError::BodyBroken
+        | RouteError::InvalidPath
+        | RouteError::InvalidHeader => StatusCode::BAD_REQUEST,
         RouteError::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
         RouteError::InvalidApiKey | RouteError::InvalidAdminKey => StatusCode::UNAUTHORIZED,
         RouteError::AdminKeyRequired => StatusCode::FORBIDDEN,
@@ -52,6 +54,8 @@ fn status(error: RouteError) -> StatusCode {
         RouteError::UnknownModel | RouteError::UnknownWorker => StatusCode::NOT_FOUND,
         RouteError::UpstreamTimeout => StatusCode::GATEWAY_TIMEOUT,
         RouteError::NoWorkerAvailable
+        | RouteError::NoPrefillWorker
+        | RouteError::NoDecodeWorker
         | RouteError::AllWorkersFailed
         | RouteError::WorkersFull
         | RouteError::Overloaded

@@ -231,6 +231,11 @@ impl LoadTable {
         LoadView::new(self.expected_ranks, reports, own_dispatches_since)
     }
 
+    /// Returns when the report in force of the rank was received.
+    pub fn report_at(&self, rank: usize) -> Option<Instant> {
+        self.ranks.get(rank)?.report.map(|report| report.received_at)
+    }
+
     /// Returns when the oldest report in force was received; `None` unless every expected rank has reported.
     pub fn oldest_report_at(&self) -> Option<Instant> {
         let received_at = |slot: &RankSlot| slot.report.map(|report| report.received_at);

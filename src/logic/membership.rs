@@ -16,6 +16,7 @@ use crate::logic::ids::WorkerId;
 
 /// One step towards the wanted set. Steps are to be taken in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "few exist at a time, and each is taken apart at once")]
 pub enum MemberChange {
     /// Start a worker for the endpoint.
     Start {

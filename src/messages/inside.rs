@@ -12,7 +12,9 @@ use crate::logic::ids::{DecisionId, DpRank, WorkerId};
 use crate::logic::price::Basis;
 use crate::logic::prompt_keys::PromptKeys;
 use crate::logic::pulse::Pulse;
+use crate::logic::rank_acceptance::RankAcceptance;
 use crate::logic::request::RequestFacts;
+use crate::logic::rooms::RoomRank;
 use crate::messages::{
     Collect, Describe, Drain, Outcome, ProbeEnded, ReportLoad, ReportPolledLoad, RequestFinished, Reserve,
     SetReadiness, ShowBlocks, Stop,
@@ -47,6 +49,8 @@ pub struct WorkerPorts {
     pub probe_ended: Option<Recipient<ProbeEnded>>,
     /// Beats with each part of a good answer of its engine.
     pub pulse: Pulse,
+    /// What is known of whether its engine takes the ranks that it is believed to own.
+    pub ranks: RankAcceptance,
     /// Receives [`Drain`].
     pub drain: Recipient<Drain>,
     /// Receives [`Stop`].
@@ -82,6 +86,7 @@ impl WorkerPorts {
             show_blocks: None,
             probe_ended: None,
             pulse: Pulse::default(),
+            ranks: RankAcceptance::default(),
             drain: worker.clone().recipient(),
             stop: worker.clone().recipient(),
             speaks_http2: AtomicBool::new(false),
@@ -120,6 +125,13 @@ impl WorkerPorts {
         self
     }
 
+    /// Shares what is learnt of the engine's ranks with the worker, which addresses none once one was refused.
+    #[must_use]
+    pub fn with_ranks(mut self, ranks: RankAcceptance) -> Self {
+        self.ranks = ranks;
+        self
+    }
+
     /// Adds the port through which others may see which blocks the worker lists.
     #[must_use]
     pub fn with_show_blocks(mut self, show_blocks: Recipient<ShowBlocks>) -> Self {
@@ -127,10 +139,16 @@ impl WorkerPorts {
         self
     }
 
-    /// Reserves a place at the worker. The place is held until the reservation is finished or dropped.
-    pub fn reserve(self: &Arc<Self>, decision: DecisionId, prompt: Option<Arc<PromptKeys>>) -> Reservation {
+    /// Reserves a place at the worker, at a rank or at whichever its engine takes. The place is held until the reservation is
+    /// finished or dropped.
+    pub fn reserve(
+        self: &Arc<Self>,
+        decision: DecisionId,
+        rank: Option<DpRank>,
+        prompt: Option<Arc<PromptKeys>>,
+    ) -> Reservation {
         #[expect(clippy::disallowed_methods, reason = "a worker that is gone needs no account of its requests")]
-        self.reserve.do_send(Reserve { decision, prompt });
+        self.reserve.do_send(Reserve { decision, rank, prompt });
         Reservation {
             decision,
             worker: Arc::clone(self),
@@ -227,10 +245,44 @@ pub struct Decision {
     pub basis: Basis,
     /// The request's prompt, for the reservations of fallbacks.
     pub prompt: Option<Arc<PromptKeys>>,
+    /// Who computes the prompt, where the worker is a decode worker; there are no fallbacks then.
+    pub prefill: Option<Box<PrefillLeg>>,
+}
+
+/// The part of a shared request that its prefill worker does.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct PrefillLeg {
+    /// The worker.
+    pub worker: Arc<WorkerPorts>,
+    /// The rank that the room has to name, and how many there are; `None` where any room will do.
+    pub rank: Option<RoomRank>,
+    /// Port at the worker's host where the decode engine finds it.
+    pub bootstrap_port: u16,
+    /// The request's place there.
+    pub reservation: Reservation,
+    /// Seed of the room's number.
+    pub room_seed: u64,
+}
+
+impl PrefillLeg {
+    /// Returns the leg and reserves the request's place at the worker. For selectors outside this crate too.
+    pub fn new(
+        id: DecisionId,
+        worker: Arc<WorkerPorts>,
+        rank: Option<RoomRank>,
+        request: &RequestFacts,
+        bootstrap_port: u16,
+        room_seed: u64,
+    ) -> Self {
+        let reservation = worker.reserve(id, rank.map(|rank| DpRank::new(rank.rank)), request.prompt.clone());
+        Self { worker, rank, bootstrap_port, reservation, room_seed }
+    }
 }
 
 impl Decision {
-    /// Returns a decision for the worker and reserves its place there. For selectors outside this crate too.
+    /// Returns a decision for the worker, at whichever rank its engine takes, and reserves its place there. For selectors outside
+    /// this crate too.
     pub fn new(
         id: DecisionId,
         worker: Arc<WorkerPorts>,
@@ -238,22 +290,34 @@ impl Decision {
         reason: &'static str,
         basis: Basis,
     ) -> Self {
+        Self::at_rank(id, worker, None, request, reason, basis)
+    }
+
+    /// Returns the same for a rank of the worker.
+    pub fn at_rank(
+        id: DecisionId,
+        worker: Arc<WorkerPorts>,
+        rank: Option<DpRank>,
+        request: &RequestFacts,
+        reason: &'static str,
+        basis: Basis,
+    ) -> Self {
         let prompt = request.prompt.clone();
-        let reservation = worker.reserve(id, prompt.clone());
-        Self { id, worker, rank: None, reservation, fallbacks: Vec::new(), reason, basis, prompt }
+        let reservation = worker.reserve(id, rank, prompt.clone());
+        Self { id, worker, rank, reservation, fallbacks: Vec::new(), reason, basis, prompt, prefill: None }
+    }
+
+    /// Names who computes the prompt for the worker, which then is a decode worker.
+    #[must_use]
+    pub fn with_prefill(mut self, prefill: PrefillLeg) -> Self {
+        self.prefill = Some(Box::new(prefill));
+        self
     }
 
     /// Names the workers to try next.
     #[must_use]
     pub fn with_fallbacks(mut self, fallbacks: Vec<Arc<WorkerPorts>>) -> Self {
         self.fallbacks = fallbacks;
-        self
-    }
-
-    /// Names the rank to address.
-    #[must_use]
-    pub fn with_rank(mut self, rank: Option<DpRank>) -> Self {
-        self.rank = rank;
         self
     }
 }

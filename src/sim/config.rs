@@ -21,6 +21,14 @@ pub struct SimConfig {
     pub scope: BindScope,
     /// The number of data-parallel ranks, each with a queue, slots and sockets of its own.
     pub dp_size: u32,
+    /// The engine's own number of its first rank: other than 0 on a further node of a deployment.
+    pub first_rank: u32,
+    /// Whether `/server_info` lists the ranks of this node (`kv_event_sources`), and counts those of the whole deployment elsewhere.
+    pub lists_ranks: bool,
+    /// The part of a request that the engine does.
+    pub part: SimPart,
+    /// How long a prefill or decode engine waits for the other one before it fails the request.
+    pub pair_patience: Duration,
     /// The tokens per page of the cache, which is also the advertised block size.
     pub page_size: u32,
     /// Whether the cache is keyed by overlapping pairs of tokens, as with draft models of the EAGLE family.
@@ -82,6 +90,10 @@ impl Default for SimConfig {
             port: 0,
             scope: BindScope::Loopback,
             dp_size: 1,
+            first_rank: 0,
+            lists_ranks: false,
+            part: SimPart::Whole,
+            pair_patience: Duration::from_secs(30),
             page_size: 16,
             bigram: false,
             prefix_cache: true,
@@ -99,6 +111,18 @@ impl Default for SimConfig {
             admin_api_key: None,
         }
     }
+}
+
+/// The part of a request that an engine does (`--disaggregation-mode`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SimPart {
+    /// All of it.
+    #[default]
+    Whole,
+    /// The prompt. The engine meets decode engines at a port of its own, on 127.0.0.1.
+    Prefill,
+    /// The tokens, once the prefill engine of the request has its result ready.
+    Decode,
 }
 
 /// Where the sockets of an engine listen. The descriptor says `*` in both cases, as engines do.

@@ -48,6 +48,7 @@ mod kv_replay;
 mod load_answer;
 mod load_frame;
 mod lock;
+mod meeting;
 mod prefix_cache;
 mod publisher;
 mod reply;
@@ -61,7 +62,7 @@ mod stats;
 mod tests;
 mod tokens;
 
-pub use config::{BindScope, KvEvents, KvPublishing, KvReplay, LoadPaths, LoadPublishing, SimConfig};
+pub use config::{BindScope, KvEvents, KvPublishing, KvReplay, LoadPaths, LoadPublishing, SimConfig, SimPart};
 pub use engine::SimEngine;
 pub use error::SimError;
 pub use fault::{FeedStop, ResponseMode, ServerInfoMode};

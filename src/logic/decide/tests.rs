@@ -12,6 +12,7 @@ use crate::logic::snapshot::WorkerSnapshot;
 use crate::logic::testing::{Fleet, Worker, secs, start, worker};
 
 mod bursts;
+mod parts;
 mod properties;
 
 /// Picks what it is told to, whether it exists or not.

@@ -67,14 +67,15 @@ pub trait Policy: Send + Sync + fmt::Debug {
 pub struct Pick {
     /// Index of the candidate in the view.
     pub candidate: usize,
-    /// The rank to address; `None` leaves it to the engine.
+    /// The rank to address, of those in [`WorkerSnapshot::addressed_ranks`]; `None` has the built-in selector choose one by its
+    /// own load and cache (`logic::rank_choice`).
     pub rank: Option<DpRank>,
     /// Why, as a name from a closed set: it is a metric label.
     pub reason: &'static str,
 }
 
 impl Pick {
-    /// Returns a pick that leaves the rank to the engine.
+    /// Returns a pick that names no rank.
     pub fn new(candidate: usize, reason: &'static str) -> Self {
         Self { candidate, rank: None, reason }
     }
