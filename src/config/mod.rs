@@ -337,6 +337,8 @@ pub struct HttpSettings {
     /// Whether the tokens of a completion's or `/generate`'s text, where they are known, are sent to the engine in its place, so
     /// that it need not encode it again. Default: no.
     pub forward_token_ids: bool,
+    /// Whether each client's request is logged with one line when it has ended. Default: no.
+    pub request_log: bool,
 }
 
 impl Default for HttpSettings {
@@ -347,6 +349,7 @@ impl Default for HttpSettings {
             expose_decision: false,
             forward_authorization: false,
             forward_token_ids: false,
+            request_log: false,
         }
     }
 }

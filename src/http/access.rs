@@ -21,6 +21,7 @@ use subtle::{Choice, ConstantTimeEq};
 use crate::clock;
 use crate::config::{AccessSettings, ConfigError, read_keys};
 use crate::error::RouteError;
+use crate::http::record::Record;
 use crate::http::{Edge, respond};
 
 /// Header with the key that clients in Anthropic's manner send.
@@ -92,6 +93,9 @@ pub(super) async fn clients_only<B: MessageBody + 'static>(
     next: Next<B>,
 ) -> Result<ServiceResponse<EitherBody<B>>, actix_web::Error> {
     let checked = edge.ports.access.check_client(request.headers());
+    if let Err(error) = checked {
+        Record::open(&edge, request.request(), clock::now()).refused(error);
+    }
     pass_on(checked, &edge, request, next).await
 }
 

@@ -3,6 +3,7 @@
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Instant;
 
 use actix_web::body::BoxBody;
 use actix_web::http::header::CONTENT_LENGTH;
@@ -16,6 +17,7 @@ use crate::http::body;
 use crate::http::departure::{Departure, WatchedBody};
 use crate::http::headers::to_engine;
 use crate::http::proxy::{Outgoing, route};
+use crate::http::record::Record;
 use crate::http::{Edge, prompt, respond};
 use crate::logic::request::RequestFacts;
 use crate::prompt::PromptKind;
@@ -47,9 +49,14 @@ impl EngineRoute {
 
 /// Forwards a request to the worker that is decided on.
 pub(super) async fn forward(request: HttpRequest, payload: web::Payload, edge: web::Data<Edge>) -> HttpResponse {
-    match try_forward(&request, payload, &edge).await {
+    let arrived_at = clock::now();
+    let mut record = Record::open(&edge, &request, arrived_at);
+    match try_forward(&request, payload, &edge, &mut record, arrived_at).await {
         Ok(response) => response,
-        Err(error) => respond::error(error, &edge.ports.telemetry),
+        Err(error) => {
+            record.refused(error);
+            respond::error(error, &edge.ports.telemetry)
+        }
     }
 }
 
@@ -57,15 +64,17 @@ async fn try_forward(
     request: &HttpRequest,
     mut payload: web::Payload,
     edge: &Edge,
+    record: &mut Record,
+    arrived_at: Instant,
 ) -> Result<HttpResponse, RouteError> {
-    let arrived_at = clock::now();
-    let pass = edge.ports.gate.enter()?;
+    record.holds(edge.ports.gate.enter()?);
     let headers = to_engine(request.headers(), edge.ports.settings.forward_authorization)?;
     let announced = request.headers().get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
     let mut body = body::read(&mut payload, announced, edge.ports.settings.max_body_bytes).await?;
     let route_data = request.app_data::<EngineRoute>().copied().unwrap_or(EngineRoute::any("/"));
     let mut facts = facts_of(&body, route_data)?;
     facts.priority = priority_of(request);
+    record.names_model(facts.model.as_ref());
     if let Some(kind) = route_data.prompt {
         let known = prompt::known(edge, kind, facts.model.as_ref(), &body).await;
         if let Some(known) = known {
@@ -80,7 +89,7 @@ async fn try_forward(
         body,
         arrived_at,
     };
-    let routed = route(edge, facts, outgoing, pass);
+    let routed = route(edge, facts, outgoing, record);
     match Departure::of(request, payload) {
         None => routed.await,
         Some(departure) => watched(routed, departure).await,

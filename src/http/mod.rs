@@ -26,6 +26,7 @@ mod headers;
 mod in_flight;
 mod prompt;
 mod proxy;
+mod record;
 mod respond;
 
 pub(crate) use access::Access;

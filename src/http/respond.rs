@@ -37,7 +37,8 @@ pub(super) fn error(error: RouteError, telemetry: &Telemetry) -> HttpResponse {
     response.body(error_body(&error.to_string(), kind, error.code()))
 }
 
-fn status(error: RouteError) -> StatusCode {
+/// Returns the status of the answer for the error.
+pub(super) fn status(error: RouteError) -> StatusCode {
     match error {
         RouteError::InvalidBody | RouteError::BodyBroken | RouteError::InvalidPath | RouteError::InvalidHeader => {
             StatusCode::BAD_REQUEST

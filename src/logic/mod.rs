@@ -21,6 +21,7 @@ pub mod probe;
 pub mod prompt_keys;
 pub mod pulse;
 pub mod rate_limit;
+pub mod recent;
 pub mod request;
 pub mod retry;
 pub mod rng;

@@ -216,6 +216,10 @@ pub struct Decision {
     pub basis: Basis,
     /// The request's prompt, for the reservations of fallbacks.
     pub prompt: Option<Arc<PromptKeys>>,
+    /// How long the request waited for room.
+    pub queued_for: Duration,
+    /// Tokens of the prompt that the worker holds in its cache; `None` where the prompt is not known as tokens.
+    pub matched_tokens: Option<u32>,
 }
 
 impl Decision {
@@ -229,13 +233,38 @@ impl Decision {
     ) -> Self {
         let prompt = request.prompt.clone();
         let reservation = worker.reserve(id, prompt.clone());
-        Self { id, worker, rank: None, reservation, fallbacks: Vec::new(), reason, basis, prompt }
+        Self {
+            id,
+            worker,
+            rank: None,
+            reservation,
+            fallbacks: Vec::new(),
+            reason,
+            basis,
+            prompt,
+            queued_for: Duration::ZERO,
+            matched_tokens: None,
+        }
     }
 
     /// Names the workers to try next.
     #[must_use]
     pub fn with_fallbacks(mut self, fallbacks: Vec<Arc<WorkerPorts>>) -> Self {
         self.fallbacks = fallbacks;
+        self
+    }
+
+    /// Notes how long the request waited for room.
+    #[must_use]
+    pub fn with_queue_time(mut self, queued_for: Duration) -> Self {
+        self.queued_for = queued_for;
+        self
+    }
+
+    /// Notes how many tokens of the prompt the worker holds.
+    #[must_use]
+    pub fn with_matched_tokens(mut self, matched_tokens: Option<u32>) -> Self {
+        self.matched_tokens = matched_tokens;
         self
     }
 
