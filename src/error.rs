@@ -73,6 +73,9 @@ pub enum RouteError {
     /// No worker has this id.
     #[error("no worker has this id")]
     UnknownWorker,
+    /// As many pages of the operator are open as may be.
+    #[error("as many pages are open as may be")]
+    TooManyPages,
     /// No worker takes traffic now.
     #[error("no worker can take this request now")]
     NoWorkerAvailable,
@@ -114,6 +117,7 @@ impl RouteError {
             Self::NoWorkerAvailable
             | Self::WorkersFull
             | Self::Overloaded
+            | Self::TooManyPages
             | Self::ShuttingDown
             | Self::SelectorUnavailable => ErrorSource::Router,
         }
@@ -126,6 +130,7 @@ impl RouteError {
             | Self::WorkersFull
             | Self::NoWorkerAvailable
             | Self::Overloaded
+            | Self::TooManyPages
             | Self::ShuttingDown
             | Self::SelectorUnavailable => true,
             Self::InvalidBody
@@ -159,6 +164,7 @@ impl RouteError {
             Self::WorkersFull => "workers_full",
             Self::AllWorkersFailed => "all_workers_failed",
             Self::UpstreamTimeout => "upstream_timeout",
+            Self::TooManyPages => "too_many_pages",
             Self::Overloaded => "router_overloaded",
             Self::ShuttingDown => "router_shutting_down",
             Self::SelectorUnavailable => "selector_unavailable",

@@ -151,12 +151,12 @@ impl RouterBuilder {
         let arbiter = Arbiter::new();
         let registry = start_registry(&arbiter, &self.config, self.worker_factory, &observers, &telemetry, &variants);
         // A selector of the embedder's own may look at everything.
-        let mut wants_prompts = true;
+        let (mut wants_prompts, mut policy_name) = (true, "custom_selector");
         let selector = match self.selector {
             Some(ports) => ports,
             None => {
                 let policy = self.policy.unwrap_or_else(|| self.config.policy.build(self.config.cache_aware));
-                wants_prompts = policy.wants_prompts();
+                (wants_prompts, policy_name) = (policy.wants_prompts(), policy.name());
                 start_selector(&arbiter, &self.config, policy, seed, &registry, &observers, &telemetry)
             }
         };
@@ -177,6 +177,8 @@ impl RouterBuilder {
             prompts: Prompts::start(self.config.prompts.clone(), clock::wall_now),
             variants,
             retry_budget: Arc::default(),
+            policy: policy_name,
+            board: Arc::default(),
         };
         Ok(RouterHandle { config: Arc::new(self.config), ports, registry, arbiter: arbiter.handle() })
     }

@@ -109,6 +109,20 @@ pub(super) async fn admin_only<B: MessageBody + 'static>(
     pass_on(checked, &edge, request, next).await
 }
 
+/// Lets requests for the operator's page pass. A browser cannot send a key with them, and the page is the same for everyone: where
+/// there are keys, only what it then asks for is guarded.
+pub(super) async fn page_only<B: MessageBody + 'static>(
+    edge: web::Data<Edge>,
+    request: ServiceRequest,
+    next: Next<B>,
+) -> Result<ServiceResponse<EitherBody<B>>, actix_web::Error> {
+    let checked = match &edge.ports.access.admin {
+        Admin::Keys(_) => Ok(()),
+        _ => edge.ports.access.check_admin(request.headers(), request.peer_addr()),
+    };
+    pass_on(checked, &edge, request, next).await
+}
+
 async fn pass_on<B: MessageBody + 'static>(
     checked: Result<(), RouteError>,
     edge: &Edge,

@@ -19,6 +19,8 @@ mod access;
 mod admin;
 mod admin_kv;
 mod body;
+mod dashboard;
+mod dashboard_frame;
 mod departure;
 mod fleet_metrics;
 mod handlers;
@@ -30,6 +32,7 @@ mod record;
 mod respond;
 
 pub(crate) use access::Access;
+pub(crate) use dashboard::Board;
 pub(crate) use in_flight::Gate;
 
 /// Paths that are forwarded with a JSON body, which must name the model where the interface has one, and whose prompts they take.
@@ -66,6 +69,10 @@ pub(crate) struct EdgePorts {
     pub(crate) prompts: Prompts,
     pub(crate) variants: VariantBoard,
     pub(crate) retry_budget: Arc<RetryBudget>,
+    /// Name of the policy that decides.
+    pub(crate) policy: &'static str,
+    /// What open pages of the operator share.
+    pub(crate) board: Arc<Board>,
 }
 
 /// What the handlers of one HTTP thread share.
@@ -83,7 +90,10 @@ pub(crate) fn add_routes(services: &mut ServiceConfig, ports: EdgePorts, client:
         .route("/readyz", web::get().to(admin::readyz))
         // What engines call their own, and load balancers in front of them ask for.
         .route("/health", web::get().to(admin::readyz));
+    let page = web::resource("/dashboard").guard(guard::Get()).wrap(from_fn(access::page_only));
+    services.service(page.route(web::get().to(dashboard::page)));
     let admin_routes = [
+        ("/dashboard/events", web::get().to(dashboard::events)),
         ("/metrics", web::get().to(admin::metrics)),
         ("/workers", web::get().to(admin::workers)),
         ("/workers/{id}/kv_blocks", web::get().to(admin_kv::blocks)),

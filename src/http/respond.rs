@@ -52,6 +52,7 @@ pub(super) fn status(error: RouteError) -> StatusCode {
         | RouteError::AllWorkersFailed
         | RouteError::WorkersFull
         | RouteError::Overloaded
+        | RouteError::TooManyPages
         | RouteError::ShuttingDown
         | RouteError::SelectorUnavailable => StatusCode::SERVICE_UNAVAILABLE,
     }
