@@ -40,7 +40,7 @@ pub use crate::logic::health::HealthRules;
 pub use crate::prompt::{ChatStyle, ModelTokenizer, PromptSettings};
 pub use error::ConfigError;
 pub(crate) use key_file::read_keys;
-pub use raw::{CommandLine, RawConfig, SettingDoc};
+pub use raw::{CommandLine, RawCache, RawConfig, RawEdge, RawEngines, RawProcess, RawRouting, RawWorkers, SettingDoc};
 pub use raw_worker::RawWorker;
 
 /// What the router obeys. Embedders start from the default and change fields.

@@ -119,7 +119,7 @@ fn every_form_of_the_worker_list_gives_the_same_list() {
         flags(&["--worker-urls", "a, b:30000,\t[::1]:30000"]),
     ];
     for raw in forms {
-        let written = raw.worker_urls.clone();
+        let written = raw.workers.worker_urls.clone();
         assert_eq!(urls(&router(raw)), expected, "{written:?}");
     }
 }
@@ -360,13 +360,13 @@ fn a_flag_outranks_a_variable_which_outranks_the_file_key_by_key() {
     let command = || command().mut_arg("log_level", |argument| argument.env("PATH"));
     let file = || toml("log_level = 'from_file'\nhost = 'from_file'\nport = 1");
     let by_variable = parse(command(), &["--host", "from_flag"]).expect("valid flags").or(file());
-    assert_eq!(by_variable.log_level, Some(path));
-    assert_eq!(by_variable.host.as_deref(), Some("from_flag"));
-    assert_eq!(by_variable.port, Some(1));
-    assert_eq!(by_variable.http_threads, None);
+    assert_eq!(by_variable.process.log_level, Some(path));
+    assert_eq!(by_variable.edge.host.as_deref(), Some("from_flag"));
+    assert_eq!(by_variable.edge.port, Some(1));
+    assert_eq!(by_variable.edge.http_threads, None);
     let by_flag = parse(command(), &["--log-level", "from_flag"]).expect("valid flags").or(file());
-    assert_eq!(by_flag.log_level.as_deref(), Some("from_flag"));
-    assert_eq!(by_flag.host.as_deref(), Some("from_file"));
+    assert_eq!(by_flag.process.log_level.as_deref(), Some("from_flag"));
+    assert_eq!(by_flag.edge.host.as_deref(), Some("from_file"));
 }
 
 #[test]
@@ -457,7 +457,8 @@ fn tokenizers_are_directories_each_for_one_model() {
         (vec![format!("m={directory}"), format!("m={directory}/src")], Err("is a second directory for the same model")),
     ];
     for (entries, expected) in rows {
-        let raw = RawConfig { tokenizers: Some(entries.clone()), ..RawConfig::default() };
+        let mut raw = RawConfig::default();
+        raw.cache.tokenizers = Some(entries.clone());
         match expected {
             Ok(models) => {
                 let config = router(raw);
@@ -470,6 +471,7 @@ fn tokenizers_are_directories_each_for_one_model() {
             }
         }
     }
-    let styled = RawConfig { chat_style: Some("llama".to_owned()), ..RawConfig::default() };
+    let mut styled = RawConfig::default();
+    styled.cache.chat_style = Some("llama".to_owned());
     assert!(refusal(styled).contains("chat_style"));
 }

@@ -5,7 +5,7 @@ use crate::config::error::ConfigError;
 /// Keeps line, key and reason of a parser's error and drops the line that it would quote.
 pub(super) fn without_source_text(text: &str, mut error: toml::de::Error) -> ConfigError {
     let span = error.span().unwrap_or_default();
-    let line = 1 + text.bytes().take(span.start).filter(|byte| *byte == b'\n').count();
+    let line = line_at(text, span.start);
     let reason = error.message().to_owned();
     // The parser knows the path of keys, but tells it only in the text of an error without source.
     error.set_input(None);
@@ -21,4 +21,9 @@ pub(super) fn without_source_text(text: &str, mut error: toml::de::Error) -> Con
         Some(key) => ConfigError::Type { line, key: key.to_owned(), reason },
         None => ConfigError::Syntax { line, reason },
     }
+}
+
+/// Returns the number of the line, from 1, on which that byte stands.
+pub(super) fn line_at(text: &str, offset: usize) -> usize {
+    1 + text.bytes().take(offset).filter(|byte| *byte == b'\n').count()
 }

@@ -42,8 +42,8 @@ impl RawConfig {
     fn router(&self, environment: &impl Fn(&str) -> Option<String>) -> Result<RouterConfig, ConfigError> {
         let mut config = RouterConfig {
             workers: workers::endpoints(
-                self.worker_urls.as_deref().unwrap_or_default(),
-                self.worker.as_deref().unwrap_or_default(),
+                self.workers.worker_urls.as_deref().unwrap_or_default(),
+                self.workers.worker.as_deref().unwrap_or_default(),
                 environment,
             )?,
             cache_aware: self.cache_aware(),
@@ -52,131 +52,134 @@ impl RawConfig {
             load: self.load(),
             kv: self.kv(),
             caps: Caps {
-                max_in_flight: self.max_in_flight_per_worker,
-                max_depth: self.max_depth_per_worker,
-                max_kv_used: self.max_kv_used,
-                max_pending_tokens: self.max_pending_tokens,
+                max_in_flight: self.routing.max_in_flight_per_worker,
+                max_depth: self.routing.max_depth_per_worker,
+                max_kv_used: self.routing.max_kv_used,
+                max_pending_tokens: self.routing.max_pending_tokens,
             },
             prompts: self.prompts()?,
             introspection: self.introspection(),
             upstream: self.upstream(environment)?,
             http: self.http(),
             access: self.access(),
-            seed: self.seed,
+            seed: self.routing.seed,
             ..RouterConfig::default()
         };
-        set(&mut config.queue.max_waiting, self.queue_size);
-        set(&mut config.queue.timeout, self.queue_timeout_ms.map(Duration::from_millis));
-        set(&mut config.policy, self.policy.as_deref().map(str::parse).transpose()?);
-        set(&mut config.basis, self.basis.as_deref().map(|text| named("basis", text, &BASIS_RULES)).transpose()?);
-        set(&mut config.round_deadline, self.round_deadline_ms.map(Duration::from_millis));
-        set(&mut config.drain_timeout, self.drain_timeout_secs.map(Duration::from_secs));
+        set(&mut config.queue.max_waiting, self.routing.queue_size);
+        set(&mut config.queue.timeout, self.routing.queue_timeout_ms.map(Duration::from_millis));
+        set(&mut config.policy, self.routing.policy.as_deref().map(str::parse).transpose()?);
+        set(
+            &mut config.basis,
+            self.routing.basis.as_deref().map(|text| named("basis", text, &BASIS_RULES)).transpose()?,
+        );
+        set(&mut config.round_deadline, self.routing.round_deadline_ms.map(Duration::from_millis));
+        set(&mut config.drain_timeout, self.process.drain_timeout_secs.map(Duration::from_secs));
         Ok(config)
     }
 
     fn cache_aware(&self) -> CacheAwareSettings {
         let mut settings = CacheAwareSettings::default();
-        set(&mut settings.cache_threshold, self.cache_threshold);
-        set(&mut settings.balance_abs_threshold, self.balance_abs_threshold);
-        set(&mut settings.balance_rel_threshold, self.balance_rel_threshold);
+        set(&mut settings.cache_threshold, self.routing.cache_threshold);
+        set(&mut settings.balance_abs_threshold, self.routing.balance_abs_threshold);
+        set(&mut settings.balance_rel_threshold, self.routing.balance_rel_threshold);
         settings
     }
 
     fn health(&self) -> HealthRules {
         let mut rules = HealthRules::default();
-        set(&mut rules.eject_after_unreachable, self.eject_after_unreachable);
-        set(&mut rules.failure_ratio, self.eject_failure_ratio);
-        set(&mut rules.min_requests, self.eject_min_requests);
-        set(&mut rules.window, self.eject_window_ms.map(Duration::from_millis));
-        set(&mut rules.cooldown, self.eject_cooldown_ms.map(Duration::from_millis));
-        set(&mut rules.max_cooldown, self.eject_max_cooldown_ms.map(Duration::from_millis));
-        set(&mut rules.probation_successes, self.probation_successes);
-        set(&mut rules.probe_failures, self.health_failures);
-        set(&mut rules.probe_successes, self.health_successes);
+        set(&mut rules.eject_after_unreachable, self.workers.eject_after_unreachable);
+        set(&mut rules.failure_ratio, self.workers.eject_failure_ratio);
+        set(&mut rules.min_requests, self.workers.eject_min_requests);
+        set(&mut rules.window, self.workers.eject_window_ms.map(Duration::from_millis));
+        set(&mut rules.cooldown, self.workers.eject_cooldown_ms.map(Duration::from_millis));
+        set(&mut rules.max_cooldown, self.workers.eject_max_cooldown_ms.map(Duration::from_millis));
+        set(&mut rules.probation_successes, self.workers.probation_successes);
+        set(&mut rules.probe_failures, self.workers.health_failures);
+        set(&mut rules.probe_successes, self.workers.health_successes);
         rules
     }
 
     fn probes(&self) -> ProbeSettings {
         let mut settings = ProbeSettings::default();
-        set(&mut settings.path, self.health_path.as_deref().map(Into::into));
-        set(&mut settings.interval, self.health_interval_ms.map(Duration::from_millis));
-        set(&mut settings.timeout, self.health_timeout_ms.map(Duration::from_millis));
+        set(&mut settings.path, self.workers.health_path.as_deref().map(Into::into));
+        set(&mut settings.interval, self.workers.health_interval_ms.map(Duration::from_millis));
+        set(&mut settings.timeout, self.workers.health_timeout_ms.map(Duration::from_millis));
         settings
     }
 
     fn load(&self) -> LoadSettings {
         let mut settings = LoadSettings::default();
-        set(&mut settings.freshness, self.load_freshness_ms.map(Duration::from_millis));
-        set(&mut settings.dispatch_visibility, self.dispatch_visibility_ms.map(Duration::from_millis));
-        set(&mut settings.ramp_up, self.ramp_up_ms.map(Duration::from_millis));
+        set(&mut settings.freshness, self.routing.load_freshness_ms.map(Duration::from_millis));
+        set(&mut settings.dispatch_visibility, self.routing.dispatch_visibility_ms.map(Duration::from_millis));
+        set(&mut settings.ramp_up, self.routing.ramp_up_ms.map(Duration::from_millis));
         settings
     }
 
     fn kv(&self) -> KvSettings {
         let mut settings = KvSettings::default();
-        set(&mut settings.max_index_bytes, self.kv_index_bytes);
-        set(&mut settings.prediction_lifetime, self.prediction_lifetime_ms.map(Duration::from_millis));
-        set(&mut settings.replay_timeout, self.kv_replay_timeout_ms.map(Duration::from_millis));
+        set(&mut settings.max_index_bytes, self.cache.kv_index_bytes);
+        set(&mut settings.prediction_lifetime, self.cache.prediction_lifetime_ms.map(Duration::from_millis));
+        set(&mut settings.replay_timeout, self.cache.kv_replay_timeout_ms.map(Duration::from_millis));
         settings
     }
 
     fn prompts(&self) -> Result<PromptSettings, ConfigError> {
         let mut settings = PromptSettings::default();
-        let style = self.chat_style.as_deref().map(|text| named("chat_style", text, &CHAT_STYLES)).transpose()?;
-        for entry in self.tokenizers.iter().flatten() {
+        let style = self.cache.chat_style.as_deref().map(|text| named("chat_style", text, &CHAT_STYLES)).transpose()?;
+        for entry in self.cache.tokenizers.iter().flatten() {
             settings.models.push(tokenizer(entry, style.unwrap_or(ChatStyle::SgLang), &settings.models)?);
         }
-        set(&mut settings.threads, self.prompt_threads);
-        set(&mut settings.timeout, self.prompt_timeout_ms.map(Duration::from_millis));
-        set(&mut settings.cache_bytes, self.prompt_cache_bytes);
+        set(&mut settings.threads, self.cache.prompt_threads);
+        set(&mut settings.timeout, self.cache.prompt_timeout_ms.map(Duration::from_millis));
+        set(&mut settings.cache_bytes, self.cache.prompt_cache_bytes);
         Ok(settings)
     }
 
     fn introspection(&self) -> IntrospectionSettings {
         let mut settings = IntrospectionSettings::default();
-        set(&mut settings.attempt_timeout, self.introspection_attempt_timeout_ms.map(Duration::from_millis));
-        set(&mut settings.attempts, self.introspection_attempts);
-        set(&mut settings.pending_interval, self.introspection_pending_interval_ms.map(Duration::from_millis));
-        set(&mut settings.interval, self.introspection_interval_secs.map(Duration::from_secs));
-        let unauthorized_interval = self.introspection_unauthorized_interval_secs.map(Duration::from_secs);
+        set(&mut settings.attempt_timeout, self.engines.introspection_attempt_timeout_ms.map(Duration::from_millis));
+        set(&mut settings.attempts, self.engines.introspection_attempts);
+        set(&mut settings.pending_interval, self.engines.introspection_pending_interval_ms.map(Duration::from_millis));
+        set(&mut settings.interval, self.engines.introspection_interval_secs.map(Duration::from_secs));
+        let unauthorized_interval = self.engines.introspection_unauthorized_interval_secs.map(Duration::from_secs);
         set(&mut settings.unauthorized_interval, unauthorized_interval);
         settings
     }
 
     fn upstream(&self, environment: &impl Fn(&str) -> Option<String>) -> Result<UpstreamSettings, ConfigError> {
         let mut settings = UpstreamSettings::default();
-        if let Some(variable) = &self.engine_api_key_env {
+        if let Some(variable) = &self.engines.engine_api_key_env {
             settings.api_key = Some(workers::key_from_variable("engine_api_key_env", variable, environment)?);
         }
-        set(&mut settings.connect_timeout, self.connect_timeout_ms.map(Duration::from_millis));
-        set(&mut settings.response_header_timeout, self.response_header_timeout_secs.map(Duration::from_secs));
-        set(&mut settings.stream_idle_timeout, self.stream_idle_timeout_secs.map(Duration::from_secs));
-        set(&mut settings.pool_idle_timeout, self.pool_idle_timeout_ms.map(Duration::from_millis));
-        set(&mut settings.max_idle_per_worker, self.max_idle_per_worker);
+        set(&mut settings.connect_timeout, self.engines.connect_timeout_ms.map(Duration::from_millis));
+        set(&mut settings.response_header_timeout, self.engines.response_header_timeout_secs.map(Duration::from_secs));
+        set(&mut settings.stream_idle_timeout, self.engines.stream_idle_timeout_secs.map(Duration::from_secs));
+        set(&mut settings.pool_idle_timeout, self.engines.pool_idle_timeout_ms.map(Duration::from_millis));
+        set(&mut settings.max_idle_per_worker, self.engines.max_idle_per_worker);
         Ok(settings)
     }
 
     fn http(&self) -> HttpSettings {
         let mut settings = HttpSettings::default();
-        set(&mut settings.max_body_bytes, self.max_body_bytes);
-        set(&mut settings.max_concurrent_requests, self.max_concurrent_requests);
-        set(&mut settings.expose_decision, self.expose_decision);
-        set(&mut settings.forward_authorization, self.forward_authorization);
-        set(&mut settings.forward_token_ids, self.forward_token_ids);
+        set(&mut settings.max_body_bytes, self.edge.max_body_bytes);
+        set(&mut settings.max_concurrent_requests, self.edge.max_concurrent_requests);
+        set(&mut settings.expose_decision, self.edge.expose_decision);
+        set(&mut settings.forward_authorization, self.edge.forward_authorization);
+        set(&mut settings.forward_token_ids, self.cache.forward_token_ids);
         settings
     }
 
     fn access(&self) -> AccessSettings {
         AccessSettings {
-            api_keys_file: self.api_keys_file.clone(),
-            admin_key_file: self.admin_key_file.clone(),
-            open_admin: self.open_admin.unwrap_or_default(),
+            api_keys_file: self.edge.api_keys_file.clone(),
+            admin_key_file: self.edge.admin_key_file.clone(),
+            open_admin: self.edge.open_admin.unwrap_or_default(),
         }
     }
 
     fn tls(&self) -> Result<Option<TlsFiles>, ConfigError> {
         let lonely = |key, path: &Path, rule| Err(ConfigError::Rule { key, value: format!("{path:?}"), rule });
-        match (&self.tls_cert_file, &self.tls_key_file) {
+        match (&self.edge.tls_cert_file, &self.edge.tls_key_file) {
             (Some(cert), Some(key)) => Ok(Some(TlsFiles { cert: cert.clone(), key: key.clone() })),
             (Some(cert), None) => lonely("tls_cert_file", cert, "needs tls_key_file"),
             (None, Some(key)) => lonely("tls_key_file", key, "needs tls_cert_file"),
@@ -186,16 +189,16 @@ impl RawConfig {
 
     fn server(&self) -> Result<ServerConfig, ConfigError> {
         let mut config = ServerConfig::default();
-        set(&mut config.host, self.host.as_deref().map(without_brackets));
-        set(&mut config.port, self.port);
-        set(&mut config.http_threads, self.http_threads);
+        set(&mut config.host, self.edge.host.as_deref().map(without_brackets));
+        set(&mut config.port, self.edge.port);
+        set(&mut config.http_threads, self.edge.http_threads);
         config.tls = self.tls()?;
-        set(&mut config.h2c, self.h2c);
-        set(&mut config.max_connections, self.max_connections);
-        set(&mut config.header_timeout, self.header_timeout_ms.map(Duration::from_millis));
-        set(&mut config.keep_alive, self.keep_alive_secs.map(Duration::from_secs));
-        set(&mut config.log_level, self.log_level.clone());
-        let log_format = self.log_format.as_deref().map(|text| named("log_format", text, &LOG_FORMATS));
+        set(&mut config.h2c, self.edge.h2c);
+        set(&mut config.max_connections, self.edge.max_connections);
+        set(&mut config.header_timeout, self.edge.header_timeout_ms.map(Duration::from_millis));
+        set(&mut config.keep_alive, self.edge.keep_alive_secs.map(Duration::from_secs));
+        set(&mut config.log_level, self.process.log_level.clone());
+        let log_format = self.process.log_format.as_deref().map(|text| named("log_format", text, &LOG_FORMATS));
         set(&mut config.log_format, log_format.transpose()?);
         Ok(config)
     }

@@ -1,0 +1,33 @@
+//! What people write about the process itself.
+
+use clap::Args;
+use serde::Deserialize;
+
+const PROCESS: &str = "Process";
+
+/// The process itself.
+#[derive(Debug, Clone, PartialEq, Default, Args, Deserialize)]
+#[non_exhaustive]
+pub struct RawProcess {
+    /// How long requests in flight may go on when the router stops, in seconds, 0 (cut at once) to
+    /// 86400. Default: 30.
+    #[arg(long, env = "FATHOM_DRAIN_TIMEOUT_SECS", value_name = "SECS", help_heading = PROCESS)]
+    pub drain_timeout_secs: Option<u64>,
+
+    /// Which log lines are written: error, warn, info, debug or trace, or levels per module (info,fathom_router::http=debug).
+    /// Default: info.
+    #[arg(long, env = "FATHOM_LOG_LEVEL", value_name = "FILTER", help_heading = PROCESS)]
+    pub log_level: Option<String>,
+
+    /// How log lines look: text, or json (one object per line). Default: text.
+    #[arg(long, env = "FATHOM_LOG_FORMAT", value_name = "NAME", help_heading = PROCESS)]
+    pub log_format: Option<String>,
+}
+
+impl RawProcess {
+    pub(super) fn or(self, lower: Self) -> Self {
+        or_each!(self, lower,
+            drain_timeout_secs log_level log_format
+        )
+    }
+}
