@@ -7,7 +7,7 @@ use clap::Parser;
 use fathom_router::config::{CommandLine, LogFormat, RouterConfig, ServerConfig};
 use fathom_router::error::StartError;
 use fathom_router::router::Router;
-use fathom_router::server::listen;
+use fathom_router::server::{listen, listen_metrics};
 use tracing_subscriber::EnvFilter;
 
 /// Each feed of each rank is a socket with three descriptors, and each open request has two.
@@ -33,17 +33,24 @@ async fn run(config: RouterConfig, server: ServerConfig) -> Result<(), StartErro
         tracing::info!(url = %worker.url, "worker configured");
     }
     let router = Router::builder().config(config).start().await?;
-    let listening = match listen(&router, &server) {
-        Ok(listening) => listening,
-        Err(error) => {
-            router.stop().await;
-            return Err(error);
-        }
-    };
-    for address in listening.addresses {
-        tracing::info!(%address, scheme = listening.scheme, "listening");
+    // An error ends the process, and the actors with it: stopping them first would only add lines to the log.
+    let clients = listen(&router, &server)?;
+    let metrics = listen_metrics(&router, &server)?;
+    for address in clients.addresses {
+        tracing::info!(%address, scheme = clients.scheme, "listening");
     }
-    let served = listening.server.await;
+    let metrics = metrics.map(|metrics| {
+        for address in metrics.addresses {
+            tracing::info!(metrics_address = %address, "listening for readers of metrics");
+        }
+        let handle = metrics.server.handle();
+        actix::spawn(metrics.server);
+        handle
+    });
+    let served = clients.server.await;
+    if let Some(metrics) = metrics {
+        metrics.stop(false).await;
+    }
     router.stop().await;
     served.map_err(StartError::Serve)
 }

@@ -14,7 +14,7 @@ use crate::actors::{
 use crate::clock;
 use crate::config::RouterConfig;
 use crate::error::StartError;
-use crate::http::{Access, EdgePorts, Gate, add_routes};
+use crate::http::{Access, EdgePorts, Gate, add_metrics_routes, add_routes};
 use crate::logic::endpoint::Endpoint;
 use crate::logic::ids::WorkerId;
 use crate::logic::policy::Policy;
@@ -271,6 +271,12 @@ impl RouterHandle {
     pub fn configure(&self) -> impl Fn(&mut ServiceConfig) + Clone + Send + 'static {
         let (ports, upstream) = (self.ports.clone(), self.config.upstream.clone());
         move |services: &mut ServiceConfig| add_routes(services, ports.clone(), EngineClient::new(&upstream))
+    }
+
+    /// Returns what `App::configure` takes to serve `/metrics`, `/healthz`, `/readyz` and `/health` only, for a listener of their own.
+    pub fn configure_metrics(&self) -> impl Fn(&mut ServiceConfig) + Clone + Send + 'static {
+        let (ports, upstream) = (self.ports.clone(), self.config.upstream.clone());
+        move |services: &mut ServiceConfig| add_metrics_routes(services, ports.clone(), EngineClient::new(&upstream))
     }
 
     /// Returns where to send full sets of endpoints under a source name of your own.

@@ -17,6 +17,9 @@ use crate::config::{ConfigError, ServerConfig, TlsFiles};
 use crate::error::StartError;
 use crate::router::RouterHandle;
 
+/// Connections of those who read metrics that are kept open at a time.
+const MAX_METRICS_CONNECTIONS: usize = 64;
+
 /// A server whose addresses are bound. It serves from the moment on which `server` is first polled.
 pub struct Listener {
     /// Where it listens; the port is the one that was taken, also where any free one was wanted.
@@ -65,6 +68,27 @@ pub fn listen(router: &RouterHandle, config: &ServerConfig) -> Result<Listener, 
     let bound = bound
         .map_err(|source| StartError::Listen { address: format!("{} port {}", config.host, config.port), source })?;
     Ok(Listener { addresses: bound.addrs(), scheme, server: bound.run() })
+}
+
+/// Binds the further listener of whoever reads metrics, where there is to be one. The server does not end with a signal.
+///
+/// # Errors
+/// Where the address cannot be bound.
+pub fn listen_metrics(router: &RouterHandle, config: &ServerConfig) -> Result<Option<Listener>, StartError> {
+    config.check()?;
+    let Some(port) = config.metrics_port else { return Ok(None) };
+    let routes = router.configure_metrics();
+    let server = HttpServer::new(move || App::new().configure(routes.clone()))
+        .workers(1)
+        .max_connections(MAX_METRICS_CONNECTIONS)
+        .client_request_timeout(config.header_timeout)
+        .keep_alive(config.keep_alive)
+        .h1_allow_half_closed(false)
+        .disable_signals();
+    let bound = server
+        .bind((config.host.as_str(), port))
+        .map_err(|source| StartError::Listen { address: format!("{} metrics_port {port}", config.host), source })?;
+    Ok(Some(Listener { addresses: bound.addrs(), scheme: "http", server: bound.run() }))
 }
 
 /// Reads certificate and key. The versions are TLS 1.2 and 1.3; which HTTP is spoken is agreed with the client (ALPN).

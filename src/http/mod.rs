@@ -82,19 +82,25 @@ struct Edge {
     client: EngineClient,
 }
 
-/// Adds the router's routes, at whatever scope `services` stands for. Called once on each HTTP thread.
-pub(crate) fn add_routes(services: &mut ServiceConfig, ports: EdgePorts, client: EngineClient) {
+/// Adds what tells how the router fares, at whatever scope `services` stands for.
+pub(crate) fn add_metrics_routes(services: &mut ServiceConfig, ports: EdgePorts, client: EngineClient) {
     services.app_data(web::Data::new(Edge { ports, client }));
     services
         .route("/healthz", web::get().to(admin::healthz))
         .route("/readyz", web::get().to(admin::readyz))
         // What engines call their own, and load balancers in front of them ask for.
         .route("/health", web::get().to(admin::readyz));
+    let metrics = web::resource("/metrics").guard(guard::Get()).wrap(from_fn(access::admin_only));
+    services.service(metrics.route(web::get().to(admin::metrics)));
+}
+
+/// Adds the router's routes, at whatever scope `services` stands for. Called once on each HTTP thread.
+pub(crate) fn add_routes(services: &mut ServiceConfig, ports: EdgePorts, client: EngineClient) {
+    add_metrics_routes(services, ports, client);
     let page = web::resource("/dashboard").guard(guard::Get()).wrap(from_fn(access::page_only));
     services.service(page.route(web::get().to(dashboard::page)));
     let admin_routes = [
         ("/dashboard/events", web::get().to(dashboard::events)),
-        ("/metrics", web::get().to(admin::metrics)),
         ("/workers", web::get().to(admin::workers)),
         ("/workers/{id}/kv_blocks", web::get().to(admin_kv::blocks)),
     ];

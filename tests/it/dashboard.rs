@@ -89,6 +89,10 @@ async fn a_frame_has_every_worker_with_its_true_numbers_and_each_decision() {
     let (first, second, router) = two_workers().await;
     assert_all_succeeded(&router.chat_times(10).await);
     router.wait_until_idle().await;
+    for engine in [&first, &second] {
+        let is_idle = |worker: &Value| worker["load"]["ranks"][0]["running"] == 0;
+        router.wait_until_shown(&engine.url(), "its engine says that it is idle", is_idle).await;
+    }
     let held = Hold::decisions(&router, 3).await;
     let mut page = Page::open(&router.url, None).await.expect("a page");
     let frame = page.frame().await;

@@ -20,6 +20,10 @@ pub struct RawEdge {
     #[arg(long, env = "FATHOM_PORT", value_name = "PORT", value_parser = listening_port, help_heading = HTTP)]
     pub port: Option<u16>,
 
+    /// Further port that serves /metrics, /healthz and /readyz only, without TLS; 0 takes a free one. Default: none.
+    #[arg(long, env = "FATHOM_METRICS_PORT", value_name = "PORT", value_parser = listening_port, help_heading = HTTP)]
+    pub metrics_port: Option<u16>,
+
     /// Threads that serve HTTP, 1 to 1024. Default: one per CPU.
     #[arg(long, env = "FATHOM_HTTP_THREADS", value_name = "COUNT", help_heading = HTTP)]
     pub http_threads: Option<usize>,
@@ -91,7 +95,7 @@ pub struct RawEdge {
 impl RawEdge {
     pub(super) fn or(self, lower: Self) -> Self {
         or_each!(self, lower,
-            host port http_threads max_body_bytes max_concurrent_requests expose_decision
+            host port metrics_port http_threads max_body_bytes max_concurrent_requests expose_decision
             forward_authorization api_keys_file admin_key_file open_admin tls_cert_file tls_key_file h2c
             max_connections header_timeout_ms keep_alive_secs
         )
