@@ -12,7 +12,9 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
+use crate::logic::decide::NoWorker;
 use crate::logic::recent::RecentDecisions;
+use crate::messages::Outcome;
 
 mod histogram;
 mod requests;
@@ -198,7 +200,24 @@ impl Telemetry {
             cached_prompt_tokens: Counter::default(),
         };
         telemetry.registry = Arc::new(telemetry.register());
+        telemetry.show_zeros();
         telemetry
+    }
+
+    /// A rate can be made of a counter only from when it is seen: what alerts are made of is there from the start.
+    fn show_zeros(&self) {
+        let families: [(&Family<Kind, Counter>, &[&'static str]); 7] = [
+            (&self.requests, &Outcome::ALL.map(Outcome::name)),
+            (&self.no_worker, &NoWorker::ALL.map(NoWorker::name)),
+            (&self.fallback_causes, &["stale", "incomplete", "unreported"]),
+            (&self.retries, &["unreachable", "ended_early", "server_error", "overloaded"]),
+            (&self.queue_refusals, &["queue_full", "waited_too_long"]),
+            (&self.kv_replays, &["repaired", "unrepaired"]),
+            (&self.worker_ejections, &["unreachable", "failure_rate", "probes", "trial_failed"]),
+        ];
+        for (family, kinds) in families {
+            kinds.iter().for_each(|kind| drop(family.get_or_create(&Kind { kind })));
+        }
     }
 
     /// Adds one to the counter of the kind.

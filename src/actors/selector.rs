@@ -199,12 +199,14 @@ impl SelectorActor {
             let decision = self.decide(&waiting.request, &open.workers, &mut buffers, now);
             self.answer(waiting, decision, now);
         }
-        for late in self.parked.expired(now) {
+        let expired = self.parked.expired(now);
+        // Whoever is answered may look at it.
+        self.telemetry.queued_requests.set(self.parked.len() as i64);
+        for late in expired {
             let waited = late.queued_at.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
             self.telemetry.queue_wait_seconds.observe(waited);
             self.refuse(late, "waited_too_long");
         }
-        self.telemetry.queued_requests.set(self.parked.len() as i64);
         buffers.siblings.clear();
         // The snapshots must not outlive their round: the workers reuse theirs as long as nothing changes.
         buffers.view.clear();

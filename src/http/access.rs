@@ -63,7 +63,7 @@ impl Access {
             None => Admin::ThisMachine,
         };
         if matches!(admin, Admin::Everyone) {
-            tracing::warn!("open_admin: /metrics and /workers answer everyone who reaches them");
+            tracing::warn!("open_admin: /metrics, /workers and /dashboard answer everyone who reaches them");
         }
         Ok(Self { clients: ring("api_keys_file", &settings.api_keys_file)?, admin })
     }

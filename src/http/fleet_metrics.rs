@@ -38,6 +38,9 @@ struct RankLabel {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct NoLabels {}
 
+/// The state of a worker that does not answer.
+const UNRESPONSIVE: &str = "unresponsive";
+
 type FloatGauge = Gauge<f64, std::sync::atomic::AtomicU64>;
 
 /// Ranks of one worker that have series of their own. An engine says how many it has, and a fleet has many engines.
@@ -74,11 +77,11 @@ pub(super) fn registry(members: &[FleetMember], spread: Spread, freshness: Durat
     if let Some(imbalance) = imbalance(members, freshness, now) {
         fleet.imbalance.get_or_create(&NoLabels {}).set(imbalance);
     }
-    for state in WorkerState::ALL {
-        fleet.workers.get_or_create(&StateLabel { state: state.name() }).set(0);
+    for state in WorkerState::ALL.map(WorkerState::name).into_iter().chain([UNRESPONSIVE]) {
+        fleet.workers.get_or_create(&StateLabel { state }).set(0);
     }
     for member in members {
-        let state = member.snapshot.as_ref().map_or("unresponsive", |worker| worker.state.name());
+        let state = member.snapshot.as_ref().map_or(UNRESPONSIVE, |worker| worker.state.name());
         fleet.workers.get_or_create(&StateLabel { state }).inc();
         if let Some(worker) = &member.snapshot {
             fleet.add(worker, freshness, now);

@@ -28,6 +28,7 @@ mod kv_events;
 mod listener;
 mod load;
 mod load_stream;
+mod monitoring;
 mod prompts;
 mod proxying;
 mod request_log;

@@ -53,6 +53,11 @@ async fn one_of_each() {
     router.handle.drain();
     let answer = Client::new().post(&format!("{}{PATH}", router.url), "{}").await;
     assert_eq!(answer.status, 503);
+    check_metrics(&router).await;
+    router.stop().await;
+}
+
+async fn check_metrics(router: &RunningRouter) {
     let ended = |source: &str, outcome: &str| {
         format!("fathom_client_requests_total{{source=\"{source}\",outcome=\"{outcome}\"}}")
     };
@@ -71,7 +76,6 @@ async fn one_of_each() {
     assert_eq!(gone + broken, 2.0, "one left during its upload, one during its answer");
     assert_eq!(router.metric("fathom_streams_total{kind=\"broke_off\"}").await, Some(1.0));
     assert_eq!(router.metric("fathom_streams_total{kind=\"client_gone\"}").await, Some(1.0));
-    router.stop().await;
 }
 
 fn log_json() {

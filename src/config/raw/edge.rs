@@ -52,12 +52,13 @@ pub struct RawEdge {
     #[arg(long, env = "FATHOM_API_KEYS_FILE", value_name = "FILE", help_heading = ACCESS)]
     pub api_keys_file: Option<PathBuf>,
 
-    /// File with the key that /metrics and /workers want, written and read again like api_keys_file; several are all accepted.
-    /// Without it, these paths answer this machine only. Default: none.
+    /// File with the key that /metrics, /workers and /dashboard want, written and read again like api_keys_file; several are all
+    /// accepted. Without it, these paths answer this machine only. Default: none.
     #[arg(long, env = "FATHOM_ADMIN_KEY_FILE", value_name = "FILE", help_heading = ACCESS)]
     pub admin_key_file: Option<PathBuf>,
 
-    /// Whether /metrics and /workers answer everyone who reaches them, because something else guards them. Default: false.
+    /// Whether /metrics, /workers and /dashboard answer everyone who reaches them, because something else guards them.
+    /// Default: false.
     #[arg(long, env = "FATHOM_OPEN_ADMIN", value_name = "BOOL", num_args = 0..=1, require_equals = true,
         default_missing_value = "true", help_heading = ACCESS)]
     pub open_admin: Option<bool>,
