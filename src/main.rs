@@ -4,17 +4,28 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::Parser;
-use fathom_router::config::{CommandLine, LogFormat, RouterConfig, ServerConfig};
+use fathom_router::config::{LogFormat, RouterConfig, ServerConfig};
 use fathom_router::error::StartError;
 use fathom_router::router::Router;
 use fathom_router::server::{listen, listen_metrics};
 use tracing_subscriber::EnvFilter;
 
+mod cli;
+
+use cli::Arguments;
+
 /// Each feed of each rank is a socket with three descriptors, and each open request has two.
 const WANTED_DESCRIPTORS: u64 = 65_536;
 
 fn main() -> ExitCode {
-    let (router, server) = match CommandLine::parse().load() {
+    let arguments = Arguments::parse();
+    if let Some(command) = arguments.command {
+        return match actix::System::new().block_on(cli::run(command)) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => fail(&error),
+        };
+    }
+    let (router, server) = match arguments.serve.load() {
         Ok(loaded) => loaded,
         Err(error) => return fail(&error),
     };

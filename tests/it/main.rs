@@ -9,6 +9,7 @@ mod actors;
 mod admission;
 mod binary;
 mod churn;
+mod cli;
 mod dashboard;
 mod disconnect;
 mod discovery;
