@@ -25,6 +25,21 @@ pub enum StartError {
     Serve(#[source] std::io::Error),
 }
 
+/// Why a changed configuration was not obeyed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReconfigureError {
+    /// It was refused.
+    #[error(transparent)]
+    Config(#[from] crate::config::ConfigError),
+    /// It differs in something that is fixed at start.
+    #[error("it differs from that of the start in something that cannot change while the router runs")]
+    NeedsRestart,
+    /// The router has stopped.
+    #[error("the router has stopped")]
+    Stopped,
+}
+
 /// Who caused a request to fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorSource {
@@ -52,6 +67,9 @@ pub enum RouteError {
     /// The body did not arrive whole.
     #[error("the body did not arrive whole")]
     BodyBroken,
+    /// The client stopped sending in the middle of the body.
+    #[error("the body did not go on in time")]
+    BodyTimeout,
     /// The path cannot be forwarded.
     #[error("the path cannot be forwarded")]
     InvalidPath,
@@ -106,6 +124,7 @@ impl RouteError {
             Self::InvalidBody
             | Self::BodyTooLarge { .. }
             | Self::BodyBroken
+            | Self::BodyTimeout
             | Self::InvalidPath
             | Self::InvalidHeader
             | Self::InvalidApiKey
@@ -136,6 +155,7 @@ impl RouteError {
             Self::InvalidBody
             | Self::BodyTooLarge { .. }
             | Self::BodyBroken
+            | Self::BodyTimeout
             | Self::InvalidPath
             | Self::InvalidHeader
             | Self::InvalidApiKey
@@ -153,6 +173,7 @@ impl RouteError {
             Self::InvalidBody => "invalid_body",
             Self::BodyTooLarge { .. } => "body_too_large",
             Self::BodyBroken => "body_broken",
+            Self::BodyTimeout => "body_timeout",
             Self::InvalidPath => "invalid_path",
             Self::InvalidHeader => "invalid_header",
             Self::InvalidApiKey => "invalid_api_key",

@@ -85,6 +85,7 @@ mod feed;
 mod http;
 pub mod logic;
 pub mod messages;
+pub mod process;
 pub mod prompt;
 pub mod router;
 pub mod server;

@@ -1,7 +1,8 @@
 //! The composition root: which actors there are, how they are wired, in which order they start and stop.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use actix::prelude::{Actor, Addr, Arbiter, AsyncContext, Context, Recipient};
@@ -13,7 +14,7 @@ use crate::actors::{
 };
 use crate::clock;
 use crate::config::RouterConfig;
-use crate::error::StartError;
+use crate::error::{ReconfigureError, StartError};
 use crate::http::{Access, EdgePorts, Gate, add_metrics_routes, add_routes};
 use crate::logic::endpoint::Endpoint;
 use crate::logic::ids::WorkerId;
@@ -151,13 +152,19 @@ impl RouterBuilder {
         let arbiter = Arbiter::new();
         let registry = start_registry(&arbiter, &self.config, self.worker_factory, &observers, &telemetry, &variants);
         // A selector of the embedder's own may look at everything.
-        let (mut wants_prompts, mut policy_name) = (true, "custom_selector");
+        let wants_prompts = Arc::new(AtomicBool::new(true));
+        let policy_name = Arc::new(Mutex::new("custom_selector"));
+        let mut settings_port = None;
+        let own_policy = self.policy.clone();
         let selector = match self.selector {
             Some(ports) => ports,
             None => {
-                let policy = self.policy.unwrap_or_else(|| self.config.policy.build(self.config.cache_aware));
-                (wants_prompts, policy_name) = (policy.wants_prompts(), policy.name());
-                start_selector(&arbiter, &self.config, policy, seed, &registry, &observers, &telemetry)
+                let settings = selector_settings(&self.config, own_policy.as_ref(), seed);
+                wants_prompts.store(settings.policy.wants_prompts(), Ordering::Relaxed);
+                *policy_name.lock().unwrap_or_else(PoisonError::into_inner) = settings.policy.name();
+                let selector = start_selector(&arbiter, settings, &registry, &observers, &telemetry);
+                settings_port = Some(selector.clone().recipient());
+                SelectorPorts::new(selector.clone().recipient()).with_workers(selector.recipient())
             }
         };
         if let Some(workers_changed) = selector.workers_changed {
@@ -180,7 +187,8 @@ impl RouterBuilder {
             policy: policy_name,
             board: Arc::default(),
         };
-        Ok(RouterHandle { config: Arc::new(self.config), ports, registry, arbiter: arbiter.handle() })
+        let reload = Reload { selector: settings_port, own_policy, seed };
+        Ok(RouterHandle { config: Arc::new(self.config), ports, registry, reload, arbiter: arbiter.handle() })
     }
 }
 
@@ -207,29 +215,28 @@ fn start_registry(
     })
 }
 
-fn start_selector(
-    arbiter: &Arbiter,
-    config: &RouterConfig,
-    policy: Arc<dyn Policy>,
-    seed: u64,
-    registry: &Addr<RegistryActor>,
-    observers: &Observers,
-    telemetry: &Telemetry,
-) -> SelectorPorts {
-    let price = PriceRules { basis: config.basis, freshness: config.load.freshness, ramp_up: config.load.ramp_up };
-    let settings = SelectorSettings {
-        price,
-        policy,
+fn selector_settings(config: &RouterConfig, own_policy: Option<&Arc<dyn Policy>>, seed: u64) -> SelectorSettings {
+    SelectorSettings {
+        price: PriceRules { basis: config.basis, freshness: config.load.freshness, ramp_up: config.load.ramp_up },
+        policy: own_policy.cloned().unwrap_or_else(|| config.policy.build(config.cache_aware)),
         caps: config.caps,
         queue: config.queue,
         round_deadline: config.round_deadline,
         seed,
-    };
+    }
+}
+
+fn start_selector(
+    arbiter: &Arbiter,
+    settings: SelectorSettings,
+    registry: &Addr<RegistryActor>,
+    observers: &Observers,
+    telemetry: &Telemetry,
+) -> Addr<SelectorActor> {
     let (registry, observers, telemetry) = (registry.clone().recipient(), observers.clone(), telemetry.clone());
-    let selector = SelectorActor::start_in_arbiter(&arbiter.handle(), move |_| {
+    SelectorActor::start_in_arbiter(&arbiter.handle(), move |_| {
         SelectorActor::new(settings, registry, observers, telemetry)
-    });
-    SelectorPorts::new(selector.clone().recipient()).with_workers(selector.recipient())
+    })
 }
 
 fn start_discovery(
@@ -253,7 +260,17 @@ pub struct RouterHandle {
     config: Arc<RouterConfig>,
     ports: EdgePorts,
     registry: Addr<RegistryActor>,
+    reload: Reload,
     arbiter: actix::ArbiterHandle,
+}
+
+/// Where a changed configuration goes.
+#[derive(Clone)]
+struct Reload {
+    /// `None` with a selector of the embedder's own.
+    selector: Option<Recipient<SelectorSettings>>,
+    own_policy: Option<Arc<dyn Policy>>,
+    seed: u64,
 }
 
 impl fmt::Debug for RouterHandle {
@@ -284,6 +301,28 @@ impl RouterHandle {
         self.registry.clone().recipient()
     }
 
+    /// Obeys another configuration from now on: its workers in place of the configured ones, and what decides (`policy` and
+    /// `cache_aware`, unless the policy is your own, `basis`, `caps`, `queue`, `round_deadline`). Workers that are in both go on
+    /// with all they know.
+    ///
+    /// # Errors
+    /// Changes nothing and says why, where the configuration is refused or differs from that of the start in anything else.
+    pub async fn reconfigure(&self, config: RouterConfig) -> Result<(), ReconfigureError> {
+        config.check()?;
+        if !self.config.differs_only_in_what_can_change(&config) {
+            return Err(ReconfigureError::NeedsRestart);
+        }
+        let settings = selector_settings(&config, self.reload.own_policy.as_ref(), self.reload.seed);
+        let (wants_prompts, policy_name) = (settings.policy.wants_prompts(), settings.policy.name());
+        if let Some(selector) = &self.reload.selector {
+            selector.send(settings).await.map_err(|_| ReconfigureError::Stopped)?;
+            self.ports.wants_prompts.store(wants_prompts, Ordering::Relaxed);
+            *self.ports.policy.lock().unwrap_or_else(PoisonError::into_inner) = policy_name;
+        }
+        let workers = StaticDiscovery::set(config.workers);
+        self.registry.send(workers).await.map_err(|_| ReconfigureError::Stopped)
+    }
+
     /// Returns where to ask for decisions without the HTTP edge.
     pub fn selector(&self) -> Recipient<SelectWorker> {
         self.ports.selector.clone()
@@ -299,27 +338,49 @@ impl RouterHandle {
         &self.ports.telemetry
     }
 
-    /// Returns how long requests in flight may go on when the router stops.
-    pub(crate) fn drain_timeout(&self) -> Duration {
-        self.config.drain_timeout
+    /// Returns how long a client may stand still in the middle of a request.
+    pub(crate) fn client_timeout(&self) -> Duration {
+        self.config.http.client_timeout
     }
 
-    /// Lets no new request in: `/readyz` answers 503 and forwarded paths answer 503 from now on.
+    /// Returns how long new requests are still taken after [`RouterHandle::leave`].
+    pub(crate) fn drain_delay(&self) -> Duration {
+        self.config.drain_delay
+    }
+
+    /// Returns how many requests are open.
+    pub fn num_open_requests(&self) -> usize {
+        self.ports.gate.num_open()
+    }
+
+    /// Lets balancers know that the router is about to stop: `/readyz` answers 503 from now on. Requests are served as before.
+    pub fn leave(&self) {
+        self.ports.gate.leave();
+    }
+
+    /// Lets no new request in: `/readyz` answers 503 and forwarded paths answer 503 from now on, and each answer closes its
+    /// connection.
     pub fn drain(&self) {
         self.ports.gate.drain();
     }
 
-    /// Drains, waits for open requests until the drain timeout, then stops discovery, workers and selector.
-    pub async fn stop(self) {
+    /// Drains, and waits for open requests until the drain timeout. Returns whether all of them ended.
+    pub async fn drained(&self) -> bool {
         self.drain();
         let deadline = clock::now() + self.config.drain_timeout;
-        while self.ports.gate.num_open() > 0 && clock::now() < deadline {
+        while self.num_open_requests() > 0 && clock::now() < deadline {
             tokio::time::sleep(DRAIN_POLL).await;
         }
-        let num_cut = self.ports.gate.num_open();
+        let num_cut = self.num_open_requests();
         if num_cut > 0 {
             tracing::warn!(num_cut, "requests still run at the end of the drain timeout");
         }
+        num_cut == 0
+    }
+
+    /// Drains, waits for open requests until the drain timeout, then stops discovery, workers and selector.
+    pub async fn stop(self) {
+        self.drained().await;
         if tokio::time::timeout(STOP_TIMEOUT, self.registry.send(Shutdown)).await.is_err() {
             tracing::warn!("the registry did not stop in time");
         }

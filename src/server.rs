@@ -2,31 +2,38 @@
 //! streams need.
 
 use std::fmt;
-use std::net::SocketAddr;
-use std::path::Path;
-use std::sync::Arc;
+use std::io;
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::time::Duration;
 
 use actix_web::dev::Server;
 use actix_web::{App, HttpServer};
-use rustls::crypto::ring;
-use rustls::pki_types::pem::{Error as PemError, PemObject};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::{Error as TlsError, ServerConfig as TlsConfig};
+use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
 
-use crate::config::{ConfigError, ServerConfig, TlsFiles};
+use crate::config::ServerConfig;
 use crate::error::StartError;
 use crate::router::RouterHandle;
 
+mod certificate;
+
+pub use certificate::Certificate;
+
 /// Connections of those who read metrics that are kept open at a time.
 const MAX_METRICS_CONNECTIONS: usize = 64;
+/// Connections that wait to be accepted; the system may have a lower limit.
+const BACKLOG: i32 = 1_024;
+/// How long a stopped server waits for connections on which nothing runs any more: what was answered may not be sent yet.
+const FLUSH_TIMEOUT_SECS: u64 = 1;
 
 /// A server whose addresses are bound. It serves from the moment on which `server` is first polled.
 pub struct Listener {
     /// Where it listens; the port is the one that was taken, also where any free one was wanted.
     pub addresses: Vec<SocketAddr>,
+    /// What it shows to clients of TLS; `None` without TLS.
+    pub certificate: Option<Certificate>,
     /// `https` or `http`.
     pub scheme: &'static str,
-    /// Ends when the process is told to stop, or with an error.
+    /// Ends when it is stopped through its handle, or with an error.
     pub server: Server,
 }
 
@@ -45,7 +52,8 @@ impl fmt::Debug for Listener {
 /// Where the certificate or the key cannot be used, or the address cannot be bound. Names the setting and its value.
 pub fn listen(router: &RouterHandle, config: &ServerConfig) -> Result<Listener, StartError> {
     config.check()?;
-    let tls = config.tls.as_ref().map(tls_config).transpose()?;
+    let certificate = config.tls.as_ref().map(Certificate::read).transpose()?;
+    let tls = certificate.as_ref().map(Certificate::tls_config).transpose()?;
     let scheme = if tls.is_some() { "https" } else { "http" };
     let routes = router.configure();
     let server = HttpServer::new(move || App::new().configure(routes.clone()))
@@ -58,19 +66,26 @@ pub fn listen(router: &RouterHandle, config: &ServerConfig) -> Result<Listener, 
         .h1_allow_half_closed(false)
         // Else the first chunk of a stream on a reused connection waits for the delayed acknowledgement, some 45 ms.
         .tcp_nodelay(true)
-        .shutdown_timeout(router.drain_timeout().as_secs());
-    let address = (config.host.as_str(), config.port);
-    let bound = match tls {
-        Some(tls) => server.bind_rustls_0_23(address, tls),
-        None if config.h2c => server.bind_auto_h2c(address),
-        None => server.bind(address),
+        // Signals are for whoever runs the process: the router drains first.
+        .disable_signals()
+        .shutdown_timeout(FLUSH_TIMEOUT_SECS);
+    let bind = || -> io::Result<_> {
+        let mut server = server;
+        for socket in sockets(&config.host, config.port, router.client_timeout())? {
+            server = match &tls {
+                Some(tls) => server.listen_rustls_0_23(socket, tls.clone())?,
+                None if config.h2c => server.listen_auto_h2c(socket)?,
+                None => server.listen(socket)?,
+            };
+        }
+        Ok(server)
     };
-    let bound = bound
+    let bound = bind()
         .map_err(|source| StartError::Listen { address: format!("{} port {}", config.host, config.port), source })?;
-    Ok(Listener { addresses: bound.addrs(), scheme, server: bound.run() })
+    Ok(Listener { addresses: bound.addrs(), certificate, scheme, server: bound.run() })
 }
 
-/// Binds the further listener of whoever reads metrics, where there is to be one. The server does not end with a signal.
+/// Binds the further listener of whoever reads metrics, where there is to be one.
 ///
 /// # Errors
 /// Where the address cannot be bound.
@@ -84,44 +99,39 @@ pub fn listen_metrics(router: &RouterHandle, config: &ServerConfig) -> Result<Op
         .client_request_timeout(config.header_timeout)
         .keep_alive(config.keep_alive)
         .h1_allow_half_closed(false)
-        .disable_signals();
-    let bound = server
-        .bind((config.host.as_str(), port))
+        .disable_signals()
+        .shutdown_timeout(FLUSH_TIMEOUT_SECS);
+    let bind =
+        || sockets(&config.host, port, router.client_timeout())?.into_iter().try_fold(server, HttpServer::listen);
+    let bound = bind()
         .map_err(|source| StartError::Listen { address: format!("{} metrics_port {port}", config.host), source })?;
-    Ok(Some(Listener { addresses: bound.addrs(), scheme: "http", server: bound.run() }))
+    Ok(Some(Listener { addresses: bound.addrs(), certificate: None, scheme: "http", server: bound.run() }))
 }
 
-/// Reads certificate and key. The versions are TLS 1.2 and 1.3; which HTTP is spoken is agreed with the client (ALPN).
-fn tls_config(files: &TlsFiles) -> Result<TlsConfig, ConfigError> {
-    let chain = CertificateDer::pem_file_iter(&files.cert)
-        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
-        .map_err(|error| refused("tls_cert_file", &files.cert, pem_reason(&error, "no certificate in PEM form")))?;
-    if chain.is_empty() {
-        return Err(refused("tls_cert_file", &files.cert, "holds no certificate in PEM form".to_owned()));
-    }
-    let key = PrivateKeyDer::from_pem_file(&files.key)
-        .map_err(|error| refused("tls_key_file", &files.key, pem_reason(&error, "no private key in PEM form")))?;
-    let builder = TlsConfig::builder_with_provider(Arc::new(ring::default_provider()));
-    let builder = builder
-        .with_safe_default_protocol_versions()
-        .map_err(|error| refused("tls_cert_file", &files.cert, error.to_string()))?;
-    builder.with_no_client_auth().with_single_cert(chain, key).map_err(|error| match error {
-        TlsError::InconsistentKeys(_) => {
-            refused("tls_key_file", &files.key, format!("is not the key of the certificate in {:?}", files.cert))
+/// Binds every address of the host that can be bound; one is enough.
+fn sockets(host: &str, port: u16, client_timeout: Duration) -> io::Result<Vec<TcpListener>> {
+    let mut bound = Vec::new();
+    let mut refusal = io::Error::new(io::ErrorKind::AddrNotAvailable, "the host has no address");
+    for address in (host, port).to_socket_addrs()? {
+        match socket(address, client_timeout) {
+            Ok(socket) => bound.push(socket),
+            Err(error) => refusal = error,
         }
-        TlsError::InvalidCertificate(_) => refused("tls_cert_file", &files.cert, error.to_string()),
-        error => refused("tls_key_file", &files.key, error.to_string()),
-    })
-}
-
-/// The parser's own texts may quote the file.
-fn pem_reason(error: &PemError, nothing: &str) -> String {
-    match error {
-        PemError::Io(error) => error.to_string(),
-        _ => format!("holds {nothing}"),
     }
+    if bound.is_empty() { Err(refusal) } else { Ok(bound) }
 }
 
-fn refused(key: &'static str, path: &Path, reason: String) -> ConfigError {
-    ConfigError::NamedFile { key, path: path.to_owned(), reason }
+/// Opens one listening socket. Connections inherit its options.
+fn socket(address: SocketAddr, client_timeout: Duration) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    // Else a restart fails for as long as connections of the process before are waiting for their end.
+    socket.set_reuse_address(true)?;
+    // A client that takes nothing would hold its answer, and its engine's work, for ever: the server waits until it can write.
+    #[cfg(target_os = "linux")]
+    socket.set_tcp_user_timeout(Some(client_timeout))?;
+    // One that vanished while an engine is silent is noticed too.
+    socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(client_timeout))?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
 }

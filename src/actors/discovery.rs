@@ -20,13 +20,18 @@ impl StaticDiscovery {
     pub fn new(endpoints: Vec<Endpoint>, registry: Recipient<EndpointsChanged>) -> Self {
         Self { endpoints, registry }
     }
+
+    /// Returns the set that takes the place of the one before.
+    pub fn set(endpoints: Vec<Endpoint>) -> EndpointsChanged {
+        EndpointsChanged { source: Arc::from("static"), endpoints }
+    }
 }
 
 impl Actor for StaticDiscovery {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Self::Context) {
-        let set = EndpointsChanged { source: Arc::from("static"), endpoints: std::mem::take(&mut self.endpoints) };
+        let set = Self::set(std::mem::take(&mut self.endpoints));
         let registry = self.registry.clone();
         ctx.wait(actix::fut::wrap_future(async move {
             if registry.send(set).await.is_err() {

@@ -20,12 +20,10 @@ use rustc_hash::FxHashMap;
 use crate::actors::gather::ask;
 use crate::actors::observers::Observers;
 use crate::clock;
-use crate::config::QueueSettings;
-use crate::logic::admission::Caps;
 use crate::logic::decide::{Choice, DecideRules, FrozenRound, NoWorker, Scratch, decide};
 use crate::logic::ids::{DecisionId, WorkerId};
 use crate::logic::parking::{Parking, Place};
-use crate::logic::policy::{LeastLoad, Policy, PrefixMatch};
+use crate::logic::policy::{LeastLoad, PrefixMatch};
 use crate::logic::price::{Basis, PriceRules, trust};
 use crate::logic::rate_limit::RateLimit;
 use crate::logic::recent::RecentDecision;
@@ -41,8 +39,10 @@ use crate::messages::{
 use crate::telemetry::{DecisionLabels, Telemetry};
 
 mod driver;
+mod settings;
 
 use driver::{OpenRound, RoundDriver};
+pub use settings::SelectorSettings;
 
 /// A round in which nobody has answered by its deadline goes on waiting for a first answer, up to this long: a decision needs one.
 const FIRST_ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
@@ -54,23 +54,6 @@ const PARKED_PER_ROUND: usize = 64;
 const PAUSE_WHILE_FULL: Duration = Duration::from_millis(5);
 /// Models with a turn of their own. The fleet bounds them; this bounds a fleet whose models change.
 const MAX_TURNS: usize = 1_024;
-
-/// What the selector needs to know.
-#[derive(Debug, Clone)]
-pub struct SelectorSettings {
-    /// How loads are made.
-    pub price: PriceRules,
-    /// Who picks.
-    pub policy: Arc<dyn Policy>,
-    /// Limits beyond which a worker takes no more.
-    pub caps: Caps,
-    /// Requests that may wait where every worker is full, and how long.
-    pub queue: QueueSettings,
-    /// How long a round waits for an answer.
-    pub round_deadline: Duration,
-    /// Seed of all random numbers of this selector.
-    pub seed: u64,
-}
 
 /// Answers [`SelectWorker`]; see the module's documentation.
 pub struct SelectorActor {

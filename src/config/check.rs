@@ -49,6 +49,7 @@ impl RouterConfig {
         check_upstream(&self.upstream)?;
         check_http(&self.http)?;
         check_access(&self.access)?;
+        secs("drain_delay_secs", self.drain_delay, 0..=HOUR_MILLIS / 1_000)?;
         secs("drain_timeout_secs", self.drain_timeout, 0..=DAY_SECS)
     }
 }
@@ -155,7 +156,8 @@ fn check_upstream(settings: &UpstreamSettings) -> Result<(), ConfigError> {
 
 fn check_http(settings: &HttpSettings) -> Result<(), ConfigError> {
     within("max_body_bytes", settings.max_body_bytes, 1..=GIB)?;
-    within("max_concurrent_requests", settings.max_concurrent_requests, 1..=1_000_000)
+    within("max_concurrent_requests", settings.max_concurrent_requests, 1..=1_000_000)?;
+    secs("client_timeout_secs", settings.client_timeout, 1..=HOUR_MILLIS / 1_000)
 }
 
 fn check_access(settings: &AccessSettings) -> Result<(), ConfigError> {

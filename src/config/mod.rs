@@ -29,9 +29,11 @@ use crate::logic::price::BasisRule;
 
 mod check;
 mod error;
+mod file_version;
 mod key_file;
 mod raw;
 mod raw_worker;
+mod reload;
 mod toml_error;
 mod validate;
 mod workers;
@@ -39,9 +41,14 @@ mod workers;
 pub use crate::logic::health::HealthRules;
 pub use crate::prompt::{ChatStyle, ModelTokenizer, PromptSettings};
 pub use error::ConfigError;
+pub(crate) use file_version::FileVersion;
 pub(crate) use key_file::read_keys;
-pub use raw::{CommandLine, RawCache, RawConfig, RawEdge, RawEngines, RawProcess, RawRouting, RawWorkers, SettingDoc};
+pub use raw::{
+    CommandLine, RawCache, RawConfig, RawEdge, RawEngines, RawProcess, RawRouting, RawWorkers, SettingDoc,
+    process_environment,
+};
 pub use raw_worker::RawWorker;
+pub use reload::RELOADABLE_KEYS;
 
 /// What the router obeys. Embedders start from the default and change fields.
 ///
@@ -90,6 +97,9 @@ pub struct RouterConfig {
     pub http: HttpSettings,
     /// Who is served.
     pub access: AccessSettings,
+    /// How long new requests are still taken once the router was told to stop, while `/readyz` says 503: 0 to an hour. Only where
+    /// [`process::serve`](crate::process::serve) runs it. Default: 0.
+    pub drain_delay: Duration,
     /// How long requests in flight may go on when the router stops: 0 (cut at once) to a day.
     /// Default: 30 s.
     pub drain_timeout: Duration,
@@ -116,6 +126,7 @@ impl Default for RouterConfig {
             upstream: UpstreamSettings::default(),
             http: HttpSettings::default(),
             access: AccessSettings::default(),
+            drain_delay: Duration::ZERO,
             drain_timeout: Duration::from_secs(30),
             seed: None,
         }
@@ -329,6 +340,10 @@ pub struct HttpSettings {
     pub max_body_bytes: usize,
     /// Requests served at a time; more are refused at once instead of waiting. 1 to 1000000. Default: 65536.
     pub max_concurrent_requests: usize,
+    /// How long a client may send nothing in the middle of its request before it is refused, and, behind
+    /// [`listen`](crate::server::listen), take nothing of an answer that waits for it before its connection is closed: 1 s to an
+    /// hour. Default: 60 s.
+    pub client_timeout: Duration,
     /// Whether responses tell the worker chosen and why, which shows the fleet to clients. Default: no.
     pub expose_decision: bool,
     /// Whether a client's `Authorization` and `x-api-key` headers are passed to the engine, in place of the configured key.
@@ -346,6 +361,7 @@ impl Default for HttpSettings {
         Self {
             max_body_bytes: 64 << 20,
             max_concurrent_requests: 65_536,
+            client_timeout: Duration::from_secs(60),
             expose_decision: false,
             forward_authorization: false,
             forward_token_ids: false,

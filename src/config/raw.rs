@@ -14,10 +14,22 @@ use crate::config::error::ConfigError;
 use crate::config::toml_error::{line_at, without_source_text};
 use crate::config::{RouterConfig, ServerConfig};
 
-/// Writes out, for each key, that the upper value goes before the lower one; a key that is missing does not compile.
-macro_rules! or_each {
-    ($upper:ident, $lower:ident, $($key:ident)*) => {
-        Self { $($key: $upper.$key.or($lower.$key),)* }
+/// Writes out what is done to each key of a group; a key that is missing does not compile.
+macro_rules! keys_of {
+    ($group:ident: $($key:ident)*) => {
+        impl $group {
+            /// Fills what is not given here with what is given in `lower`.
+            pub(super) fn or(self, lower: Self) -> Self {
+                Self { $($key: self.$key.or(lower.$key),)* }
+            }
+
+            /// Adds the keys whose values differ.
+            pub(super) fn add_differing(&self, other: &Self, keys: &mut Vec<&'static str>) {
+                $(if self.$key != other.$key {
+                    keys.push(stringify!($key));
+                })*
+            }
+        }
     };
 }
 
@@ -55,20 +67,32 @@ pub struct CommandLine {
 }
 
 impl CommandLine {
+    /// Reads the configuration file, if one is named, and returns what all sources together say.
+    ///
+    /// # Errors
+    /// Says why the file cannot be read or understood.
+    pub fn read(&self) -> Result<RawConfig, ConfigError> {
+        let file = match &self.config {
+            Some(path) => read(path)?,
+            None => RawConfig::default(),
+        };
+        Ok(self.settings.clone().or(file))
+    }
+
     /// Reads the configuration file, if one is named, and returns the configuration of all sources together. Variables that
     /// hold keys are read from the environment of the process.
     ///
     /// # Errors
     /// Says why the file cannot be read or understood, or which setting is refused.
     pub fn load(self) -> Result<(RouterConfig, ServerConfig), ConfigError> {
-        let file = match &self.config {
-            Some(path) => read(path)?,
-            None => RawConfig::default(),
-        };
-        // A variable that is not UTF-8 is not a key; kept as far as it is text, it is refused as such rather than as missing.
-        let environment = |variable: &str| std::env::var_os(variable).map(|text| text.to_string_lossy().into_owned());
-        self.settings.or(file).validate(environment)
+        self.read()?.validate(process_environment)
     }
+}
+
+/// Looks a variable of this process up.
+pub fn process_environment(variable: &str) -> Option<String> {
+    // A variable that is not UTF-8 is not a key; kept as far as it is text, it is refused as such rather than as missing.
+    std::env::var_os(variable).map(|text| text.to_string_lossy().into_owned())
 }
 
 /// Every setting as it was written, and whether it was written at all. In the file all of them are keys of the top level.
@@ -115,7 +139,26 @@ impl RawConfig {
     /// Fills what is not given here with what is given in `lower`. A list is one setting: it is replaced, not extended.
     #[must_use]
     pub fn or(self, lower: Self) -> Self {
-        or_each!(self, lower, workers engines routing cache edge process)
+        Self {
+            workers: self.workers.or(lower.workers),
+            engines: self.engines.or(lower.engines),
+            routing: self.routing.or(lower.routing),
+            cache: self.cache.or(lower.cache),
+            edge: self.edge.or(lower.edge),
+            process: self.process.or(lower.process),
+        }
+    }
+
+    /// Returns the keys whose values differ, as they were written: one that is left out differs from one that repeats the default.
+    pub fn differing_keys(&self, other: &Self) -> Vec<&'static str> {
+        let mut keys = Vec::new();
+        self.workers.add_differing(&other.workers, &mut keys);
+        self.engines.add_differing(&other.engines, &mut keys);
+        self.routing.add_differing(&other.routing, &mut keys);
+        self.cache.add_differing(&other.cache, &mut keys);
+        self.edge.add_differing(&other.edge, &mut keys);
+        self.process.add_differing(&other.process, &mut keys);
+        keys
     }
 
     /// Returns what `--help` says of each setting, in its order. Settings of single workers are not among them.

@@ -7,6 +7,8 @@ use crate::config::{CommandLine, LogFormat, PolicyKind, RawConfig, RouterConfig,
 use crate::logic::policy::CacheAwareSettings;
 use crate::logic::price::BasisRule;
 
+mod reload;
+
 /// The command line without its environment variables: a test must not depend on the shell that it was started from.
 fn command() -> Command {
     CommandLine::command().mut_args(|argument| argument.env(Resettable::Reset))
@@ -161,7 +163,7 @@ fn an_empty_or_malformed_element_of_the_list_is_named() {
 }
 
 /// Key, value as it stands in the file, and what is said of it.
-const REFUSED: [(&str, &str, &str); 62] = [
+const REFUSED: [(&str, &str, &str); 65] = [
     ("eject_after_unreachable", "0", "must be at least 1"),
     ("eject_after_unreachable", "1001", "must be at most 1000"),
     ("eject_failure_ratio", "-0.1", "must be at least 0"),
@@ -218,6 +220,9 @@ const REFUSED: [(&str, &str, &str); 62] = [
     ("max_connections", "1000001", "must be at most 1000000"),
     ("header_timeout_ms", "99", "must be at least 100"),
     ("header_timeout_ms", "60001", "must be at most 60000"),
+    ("drain_delay_secs", "3601", "must be at most 3600"),
+    ("client_timeout_secs", "0", "must be at least 1"),
+    ("client_timeout_secs", "3601", "must be at most 3600"),
     ("keep_alive_secs", "0", "must be at least 1"),
     ("keep_alive_secs", "3601", "must be at most 3600"),
     ("tls_cert_file", "\"c.pem\"", "needs tls_key_file"),

@@ -73,6 +73,7 @@ impl RawConfig {
             self.routing.basis.as_deref().map(|text| named("basis", text, &BASIS_RULES)).transpose()?,
         );
         set(&mut config.round_deadline, self.routing.round_deadline_ms.map(Duration::from_millis));
+        set(&mut config.drain_delay, self.process.drain_delay_secs.map(Duration::from_secs));
         set(&mut config.drain_timeout, self.process.drain_timeout_secs.map(Duration::from_secs));
         Ok(config)
     }
@@ -163,6 +164,7 @@ impl RawConfig {
         let mut settings = HttpSettings::default();
         set(&mut settings.max_body_bytes, self.edge.max_body_bytes);
         set(&mut settings.max_concurrent_requests, self.edge.max_concurrent_requests);
+        set(&mut settings.client_timeout, self.edge.client_timeout_secs.map(Duration::from_secs));
         set(&mut settings.expose_decision, self.edge.expose_decision);
         set(&mut settings.request_log, self.process.request_log);
         set(&mut settings.forward_authorization, self.edge.forward_authorization);

@@ -8,10 +8,11 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use actix_web::body::{EitherBody, MessageBody};
 use actix_web::dev::{ServiceRequest, ServiceResponse};
+use actix_web::http::ConnectionType;
 use actix_web::http::header::{AUTHORIZATION, HeaderMap};
 use actix_web::middleware::Next;
 use actix_web::web;
@@ -19,7 +20,7 @@ use sha2::{Digest, Sha256};
 use subtle::{Choice, ConstantTimeEq};
 
 use crate::clock;
-use crate::config::{AccessSettings, ConfigError, read_keys};
+use crate::config::{AccessSettings, ConfigError, FileVersion, read_keys};
 use crate::error::RouteError;
 use crate::http::record::Record;
 use crate::http::{Edge, respond};
@@ -130,7 +131,14 @@ async fn pass_on<B: MessageBody + 'static>(
     next: Next<B>,
 ) -> Result<ServiceResponse<EitherBody<B>>, actix_web::Error> {
     match checked {
-        Ok(()) => Ok(next.call(request).await?.map_into_left_body()),
+        Ok(()) => {
+            let mut answered = next.call(request).await?;
+            if edge.ports.gate.is_draining() {
+                // Else a busy client on a kept connection would notice only when it is cut.
+                answered.response_mut().head_mut().set_connection_type(ConnectionType::Close);
+            }
+            Ok(answered.map_into_left_body())
+        }
         Err(error) => {
             let response = respond::error(error, &edge.ports.telemetry);
             Ok(request.into_response(response).map_into_right_body())
@@ -157,13 +165,6 @@ struct State {
     is_failing: bool,
 }
 
-/// What changes when a file does, a symbolic link that points elsewhere included.
-#[derive(PartialEq, Eq)]
-struct FileVersion {
-    modified: SystemTime,
-    num_bytes: u64,
-}
-
 impl fmt::Debug for KeyRing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("KeyRing").field("setting", &self.setting).field("path", &self.path).finish_non_exhaustive()
@@ -173,7 +174,7 @@ impl fmt::Debug for KeyRing {
 impl KeyRing {
     fn open(setting: &'static str, path: PathBuf, now: Instant) -> Result<Self, ConfigError> {
         // The version is taken first: what is written in between is then seen as a change.
-        let version = version_of(&path);
+        let version = FileVersion::of(&path);
         let digests = read_digests(setting, &path)?;
         let state = State { digests, version, looked_at: now, is_failing: false };
         Ok(Self { setting, path, state: Mutex::new(state) })
@@ -199,7 +200,7 @@ impl KeyRing {
     }
 
     fn look(&self, state: &mut State) {
-        let version = version_of(&self.path);
+        let version = FileVersion::of(&self.path);
         if version == state.version && version.is_some() {
             return;
         }
@@ -217,11 +218,6 @@ impl KeyRing {
             }
         }
     }
-}
-
-fn version_of(path: &std::path::Path) -> Option<FileVersion> {
-    let metadata = std::fs::metadata(path).ok()?;
-    Some(FileVersion { modified: metadata.modified().ok()?, num_bytes: metadata.len() })
 }
 
 fn read_digests(setting: &'static str, path: &std::path::Path) -> Result<Arc<[KeyDigest]>, ConfigError> {

@@ -22,7 +22,7 @@ pub(super) async fn healthz() -> HttpResponse {
 
 /// Some worker can take a request.
 pub(super) async fn readyz(edge: web::Data<Edge>) -> HttpResponse {
-    if edge.ports.gate.is_draining() {
+    if edge.ports.gate.is_leaving() {
         return respond::error(RouteError::ShuttingDown, &edge.ports.telemetry);
     }
     match fleet(&edge).await {

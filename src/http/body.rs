@@ -24,30 +24,34 @@ pub(super) async fn read(
     payload: &mut Payload,
     announced: Option<usize>,
     max_body_bytes: usize,
+    client_timeout: Duration,
 ) -> Result<Bytes, RouteError> {
     let too_large = RouteError::BodyTooLarge { max_body_bytes };
     if announced.is_some_and(|length| length > max_body_bytes) {
         return Err(too_large);
     }
-    let Some(first) = payload.next().await else { return Ok(Bytes::new()) };
-    let first = first.map_err(|_| RouteError::BodyBroken)?;
+    let Some(first) = next_part(payload, client_timeout).await? else { return Ok(Bytes::new()) };
     if first.len() > max_body_bytes {
         return Err(too_large);
     }
-    let Some(second) = payload.next().await else { return Ok(first) };
+    let Some(second) = next_part(payload, client_timeout).await? else { return Ok(first) };
     let mut whole =
         BytesMut::with_capacity(announced.unwrap_or(0).clamp(first.len(), MAX_INITIAL_BYTES.max(first.len())));
     whole.extend_from_slice(&first);
     let mut next = Some(second);
     while let Some(chunk) = next {
-        let chunk = chunk.map_err(|_| RouteError::BodyBroken)?;
         if whole.len() + chunk.len() > max_body_bytes {
             return Err(too_large);
         }
         whole.extend_from_slice(&chunk);
-        next = payload.next().await;
+        next = next_part(payload, client_timeout).await?;
     }
     Ok(whole.freeze())
+}
+
+async fn next_part(payload: &mut Payload, timeout: Duration) -> Result<Option<Bytes>, RouteError> {
+    let part = tokio::time::timeout(timeout, payload.next()).await.map_err(|_| RouteError::BodyTimeout)?;
+    part.transpose().map_err(|_| RouteError::BodyBroken)
 }
 
 /// Why an answer broke off.

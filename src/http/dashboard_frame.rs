@@ -2,6 +2,7 @@
 //! still has right rates.
 
 use std::collections::BTreeMap;
+use std::sync::PoisonError;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use serde::Serialize;
@@ -112,7 +113,7 @@ pub(super) fn encode(ports: &EdgePorts, members: &[FleetMember], number: u64, no
         number,
         wall_ms: millis(clock::wall_now().duration_since(UNIX_EPOCH).unwrap_or_default()),
         version: env!("CARGO_PKG_VERSION"),
-        policy: ports.policy,
+        policy: *ports.policy.lock().unwrap_or_else(PoisonError::into_inner),
         is_draining: ports.gate.is_draining(),
         is_on_fallback: telemetry.fleet_on_fallback.get() == 1,
         open: ports.gate.num_open(),

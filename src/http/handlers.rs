@@ -12,6 +12,7 @@ use bytes::Bytes;
 use futures::future::{Either, select};
 
 use crate::clock;
+use crate::config::HttpSettings;
 use crate::error::RouteError;
 use crate::http::body;
 use crate::http::departure::{Departure, WatchedBody};
@@ -70,7 +71,8 @@ async fn try_forward(
     record.holds(edge.ports.gate.enter()?);
     let headers = to_engine(request.headers(), edge.ports.settings.forward_authorization)?;
     let announced = request.headers().get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
-    let mut body = body::read(&mut payload, announced, edge.ports.settings.max_body_bytes).await?;
+    let HttpSettings { max_body_bytes, client_timeout, .. } = edge.ports.settings;
+    let mut body = body::read(&mut payload, announced, max_body_bytes, client_timeout).await?;
     let route_data = request.app_data::<EngineRoute>().copied().unwrap_or(EngineRoute::any("/"));
     let mut facts = facts_of(&body, route_data)?;
     facts.priority = priority_of(request);

@@ -12,6 +12,8 @@ use crate::error::RouteError;
 pub(crate) struct Gate {
     num_open: AtomicUsize,
     max_open: usize,
+    /// Whether balancers are told to send nothing more.
+    is_leaving: AtomicBool,
     is_draining: AtomicBool,
     /// Shows the number of open requests.
     gauge: Gauge,
@@ -19,11 +21,27 @@ pub(crate) struct Gate {
 
 impl Gate {
     pub(crate) fn new(max_open: usize, gauge: Gauge) -> Self {
-        Self { num_open: AtomicUsize::new(0), max_open, is_draining: AtomicBool::new(false), gauge }
+        Self {
+            num_open: AtomicUsize::new(0),
+            max_open,
+            is_leaving: AtomicBool::new(false),
+            is_draining: AtomicBool::new(false),
+            gauge,
+        }
+    }
+
+    /// Goes on as before, but is not ready any more.
+    pub(crate) fn leave(&self) {
+        self.is_leaving.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.is_leaving.load(Ordering::SeqCst)
     }
 
     /// Lets no new request in from now on.
     pub(crate) fn drain(&self) {
+        self.leave();
         self.is_draining.store(true, Ordering::SeqCst);
     }
 

@@ -1,6 +1,7 @@
 //! The HTTP edge: the route table, and what its handlers share.
 
-use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
 
 use actix::prelude::Recipient;
 use actix_web::guard;
@@ -65,12 +66,12 @@ pub(crate) struct EdgePorts {
     pub(crate) freshness: std::time::Duration,
     pub(crate) stream_idle_timeout: std::time::Duration,
     /// Whether whoever selects looks at prompts.
-    pub(crate) wants_prompts: bool,
+    pub(crate) wants_prompts: Arc<AtomicBool>,
     pub(crate) prompts: Prompts,
     pub(crate) variants: VariantBoard,
     pub(crate) retry_budget: Arc<RetryBudget>,
     /// Name of the policy that decides.
-    pub(crate) policy: &'static str,
+    pub(crate) policy: Arc<Mutex<&'static str>>,
     /// What open pages of the operator share.
     pub(crate) board: Arc<Board>,
 }

@@ -3,6 +3,7 @@
 //! Whatever stands in the way costs the keys and never the request: it is counted by its reason, and the request goes by load.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 
@@ -31,7 +32,7 @@ pub(super) async fn known(
     model: Option<&Arc<str>>,
     body: &Bytes,
 ) -> Option<KnownPrompt> {
-    if !edge.ports.wants_prompts {
+    if !edge.ports.wants_prompts.load(Ordering::Relaxed) {
         return None;
     }
     let count = |kind| Telemetry::count(&edge.ports.telemetry.prompts, kind);

@@ -43,6 +43,7 @@ pub(super) fn status(error: RouteError) -> StatusCode {
         RouteError::InvalidBody | RouteError::BodyBroken | RouteError::InvalidPath | RouteError::InvalidHeader => {
             StatusCode::BAD_REQUEST
         }
+        RouteError::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
         RouteError::InvalidApiKey | RouteError::InvalidAdminKey => StatusCode::UNAUTHORIZED,
         RouteError::AdminKeyRequired => StatusCode::FORBIDDEN,
         RouteError::BodyTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
@@ -63,6 +64,7 @@ fn leaves_body_unread(error: RouteError) -> bool {
         error,
         RouteError::BodyTooLarge { .. }
             | RouteError::BodyBroken
+            | RouteError::BodyTimeout
             | RouteError::InvalidHeader
             | RouteError::InvalidApiKey
             | RouteError::InvalidAdminKey

@@ -9,7 +9,7 @@
 //! failed anywhere yet. Nobody is tried in this way while nobody serves: then everybody who is out or on probation takes traffic.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::logic::admission::Caps;
 use crate::logic::health::WorkerState;
@@ -183,7 +183,7 @@ fn collect_candidates(
         candidates.extend(round.slots.iter().enumerate().filter_map(|(slot, snapshot)| {
             let snapshot = snapshot.as_ref()?;
             let may_take_it = wanted.contains(&snapshot.state)
-                && (has_room(snapshot, round.now) || !must_have_room)
+                && (!must_have_room || has_room(snapshot, rules.price.freshness, round.now))
                 && snapshot.serves(request.model.as_deref())
                 && !request.excluded.contains(&snapshot.id);
             if may_take_it && !is_admitted(slot, snapshot, round, rules) {
@@ -199,8 +199,9 @@ fn collect_candidates(
     Err(if is_full { NoWorker::Full } else { nobody(request, round) })
 }
 
-fn has_room(snapshot: &WorkerSnapshot, now: Instant) -> bool {
-    snapshot.left_alone_until.is_none_or(|until| until <= now)
+/// Tells whether the engine has not asked to be left alone, and has memory for another prompt as far as it says.
+fn has_room(snapshot: &WorkerSnapshot, freshness: Duration, now: Instant) -> bool {
+    snapshot.left_alone_until.is_none_or(|until| until <= now) && !snapshot.load.is_short_of_memory(now, freshness)
 }
 
 fn is_admitted(slot: usize, snapshot: &WorkerSnapshot, round: &FrozenRound<'_>, rules: &DecideRules<'_>) -> bool {
@@ -220,7 +221,7 @@ fn trial(request: &RequestFacts, round: &FrozenRound<'_>, rules: &DecideRules<'_
             && snapshot.health.may_be_tried
             && round.reserved.get(slot).is_none_or(|reserved| *reserved == 0);
         let is_fit = is_free
-            && has_room(snapshot, round.now)
+            && has_room(snapshot, rules.price.freshness, round.now)
             && is_admitted(slot, snapshot, round, rules)
             && snapshot.serves(request.model.as_deref());
         is_fit.then_some(slot)

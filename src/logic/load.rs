@@ -12,6 +12,10 @@ use std::time::{Duration, Instant};
 use crate::logic::ids::DpRank;
 use crate::logic::sequence::{SequenceCursor, SequenceStep};
 
+/// Part of the KV tokens in use from which requests that wait are taken to wait for memory. Engines keep a little free for the
+/// tokens that running requests are about to make.
+const FILLED: f64 = 0.9;
+
 /// One rank's load as the engine reported it. Requests are counts, tokens are KV-cache tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RankLoad {
@@ -39,6 +43,12 @@ impl RankLoad {
     /// Returns the queue depth, running plus waiting requests.
     pub fn depth(&self) -> u64 {
         self.running.saturating_add(self.waiting)
+    }
+
+    /// Tells whether requests wait while nearly all KV memory is in use by running ones. Never where the capacity is not known.
+    fn has_no_memory(&self) -> bool {
+        let is_filled = |capacity| self.used_tokens as f64 >= FILLED * capacity as f64;
+        self.waiting > 0 && self.capacity_tokens.is_some_and(is_filled)
     }
 }
 
@@ -187,6 +197,8 @@ pub struct LoadView {
     depth: u64,
     oldest: Option<(DpRank, Instant)>,
     own_dispatches_since: u32,
+    /// Whether no rank has memory for the requests that wait there.
+    has_no_memory: bool,
 }
 
 impl LoadView {
@@ -200,7 +212,8 @@ impl LoadView {
             .enumerate()
             .filter_map(|(index, report)| report.map(|report| (DpRank::new(index as u32), report.received_at)))
             .min_by_key(|(_, received_at)| *received_at);
-        Self { expected_ranks, reports, reported, depth, oldest, own_dispatches_since }
+        let has_no_memory = reported > 0 && reports.iter().flatten().all(|report| report.load.has_no_memory());
+        Self { expected_ranks, reports, reported, depth, oldest, own_dispatches_since, has_no_memory }
     }
 
     /// Returns the view of a worker that reports nothing.
@@ -226,6 +239,12 @@ impl LoadView {
     /// contain. Only meaningful where [`LoadView::trust`] says `Trusted`.
     pub fn depth(&self) -> u64 {
         self.depth.saturating_add(u64::from(self.own_dispatches_since))
+    }
+
+    /// Tells whether requests wait at every rank because its KV memory is in use. Its depth says little then: a few long contexts
+    /// can hold all of the memory, and a new request waits for them however few they are. Never of reports that are not trusted.
+    pub fn is_short_of_memory(&self, now: Instant, freshness: Duration) -> bool {
+        self.has_no_memory && self.trust(now, freshness).is_trusted()
     }
 
     /// Returns the reports by rank.

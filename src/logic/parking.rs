@@ -26,6 +26,11 @@ impl<T> Parking<T> {
         Self { waiting: BTreeMap::new(), max_waiting, num_arrivals: 0 }
     }
 
+    /// Sets how many may wait. Those that wait already stay.
+    pub fn set_max_waiting(&mut self, max_waiting: usize) {
+        self.max_waiting = max_waiting;
+    }
+
     /// Returns the number of those that wait.
     pub fn len(&self) -> usize {
         self.waiting.len()

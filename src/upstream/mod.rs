@@ -15,6 +15,9 @@ use hyper_util::client::legacy::{Client, Error as ClientError};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 
 use crate::config::UpstreamSettings;
+use crate::upstream::connector::EngineConnector;
+
+mod connector;
 
 /// What an engine speaks on its port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,9 +31,9 @@ pub(crate) enum Protocol {
 /// The pooled client of one thread.
 #[derive(Debug, Clone)]
 pub(crate) struct EngineClient {
-    http1: Client<HttpConnector, Full<Bytes>>,
+    http1: Client<EngineConnector, Full<Bytes>>,
     /// For engines that say they speak HTTP/2 in cleartext: one connection carries all requests to an engine.
-    http2: Client<HttpConnector, Full<Bytes>>,
+    http2: Client<EngineConnector, Full<Bytes>>,
     response_header_timeout: Duration,
 }
 
@@ -87,6 +90,7 @@ impl EngineClient {
             .pool_max_idle_per_host(settings.max_idle_per_worker)
             // An idle connection that the engine closed just now is replaced before anything of the request is written to it.
             .retry_canceled_requests(true);
+        let connector = EngineConnector(connector);
         let http1 = builder.build(connector.clone());
         let http2 = builder.http2_only(true).timer(TokioTimer::new()).build(connector);
         Self { http1, http2, response_header_timeout: settings.response_header_timeout }

@@ -53,11 +53,7 @@ pub struct RawCache {
     pub forward_token_ids: Option<bool>,
 }
 
-impl RawCache {
-    pub(super) fn or(self, lower: Self) -> Self {
-        or_each!(self, lower,
-            kv_index_bytes prediction_lifetime_ms kv_replay_timeout_ms tokenizers chat_style prompt_threads
-            prompt_timeout_ms prompt_cache_bytes forward_token_ids
-        )
-    }
+keys_of! { RawCache:
+    kv_index_bytes prediction_lifetime_ms kv_replay_timeout_ms tokenizers chat_style prompt_threads prompt_timeout_ms
+    prompt_cache_bytes forward_token_ids
 }

@@ -87,20 +87,21 @@ pub struct RawEdge {
     #[arg(long, env = "FATHOM_HEADER_TIMEOUT_MS", value_name = "MS", help_heading = HTTP)]
     pub header_timeout_ms: Option<u64>,
 
+    /// How long a client may send nothing in the middle of its request, or take nothing of an answer that waits for it, before its
+    /// connection is closed, in seconds, 1 to 3600. Default: 60.
+    #[arg(long, env = "FATHOM_CLIENT_TIMEOUT_SECS", value_name = "SECS", help_heading = HTTP)]
+    pub client_timeout_secs: Option<u64>,
+
     /// How long an idle connection of a client is kept, in seconds, 1 to 3600. Keep it above the time after which a proxy in front
     /// closes its own, commonly 60. Default: 75.
     #[arg(long, env = "FATHOM_KEEP_ALIVE_SECS", value_name = "SECS", help_heading = HTTP)]
     pub keep_alive_secs: Option<u64>,
 }
 
-impl RawEdge {
-    pub(super) fn or(self, lower: Self) -> Self {
-        or_each!(self, lower,
-            host port metrics_port http_threads max_body_bytes max_concurrent_requests expose_decision
-            forward_authorization api_keys_file admin_key_file open_admin tls_cert_file tls_key_file h2c
-            max_connections header_timeout_ms keep_alive_secs
-        )
-    }
+keys_of! { RawEdge:
+    host port metrics_port http_threads max_body_bytes max_concurrent_requests expose_decision forward_authorization api_keys_file
+    admin_key_file open_admin tls_cert_file tls_key_file h2c max_connections header_timeout_ms client_timeout_secs
+    keep_alive_secs
 }
 
 /// Why a flag or variable is not the port to listen on; clap puts the flag and the value in front.

@@ -61,13 +61,8 @@ pub struct RawEngines {
     pub max_idle_per_worker: Option<usize>,
 }
 
-impl RawEngines {
-    pub(super) fn or(self, lower: Self) -> Self {
-        or_each!(self, lower,
-            introspection_attempt_timeout_ms introspection_attempts introspection_pending_interval_ms
-            introspection_interval_secs introspection_unauthorized_interval_secs engine_api_key_env
-            connect_timeout_ms response_header_timeout_secs stream_idle_timeout_secs pool_idle_timeout_ms
-            max_idle_per_worker
-        )
-    }
+keys_of! { RawEngines:
+    introspection_attempt_timeout_ms introspection_attempts introspection_pending_interval_ms
+    introspection_interval_secs introspection_unauthorized_interval_secs engine_api_key_env connect_timeout_ms
+    response_header_timeout_secs stream_idle_timeout_secs pool_idle_timeout_ms max_idle_per_worker
 }

@@ -9,6 +9,11 @@ const PROCESS: &str = "Process";
 #[derive(Debug, Clone, PartialEq, Default, Args, Deserialize)]
 #[non_exhaustive]
 pub struct RawProcess {
+    /// How long new requests are still taken once the router was told to stop, in seconds, 0 to 3600; /readyz says 503 meanwhile,
+    /// so that whatever sends requests here can notice. Default: 0.
+    #[arg(long, env = "FATHOM_DRAIN_DELAY_SECS", value_name = "SECS", help_heading = PROCESS)]
+    pub drain_delay_secs: Option<u64>,
+
     /// How long requests in flight may go on when the router stops, in seconds, 0 (cut at once) to
     /// 86400. Default: 30.
     #[arg(long, env = "FATHOM_DRAIN_TIMEOUT_SECS", value_name = "SECS", help_heading = PROCESS)]
@@ -30,10 +35,6 @@ pub struct RawProcess {
     pub request_log: Option<bool>,
 }
 
-impl RawProcess {
-    pub(super) fn or(self, lower: Self) -> Self {
-        or_each!(self, lower,
-            drain_timeout_secs log_level log_format request_log
-        )
-    }
+keys_of! { RawProcess:
+    drain_delay_secs drain_timeout_secs log_level log_format request_log
 }

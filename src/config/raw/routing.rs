@@ -88,12 +88,8 @@ pub struct RawRouting {
     pub queue_timeout_ms: Option<u64>,
 }
 
-impl RawRouting {
-    pub(super) fn or(self, lower: Self) -> Self {
-        or_each!(self, lower,
-            policy cache_threshold balance_abs_threshold balance_rel_threshold round_deadline_ms seed basis
-            load_freshness_ms dispatch_visibility_ms ramp_up_ms max_in_flight_per_worker max_depth_per_worker
-            max_kv_used max_pending_tokens queue_size queue_timeout_ms
-        )
-    }
+keys_of! { RawRouting:
+    policy cache_threshold balance_abs_threshold balance_rel_threshold round_deadline_ms seed basis load_freshness_ms
+    dispatch_visibility_ms ramp_up_ms max_in_flight_per_worker max_depth_per_worker max_kv_used max_pending_tokens
+    queue_size queue_timeout_ms
 }

@@ -75,12 +75,8 @@ pub struct RawWorkers {
     pub health_successes: Option<u32>,
 }
 
-impl RawWorkers {
-    pub(super) fn or(self, lower: Self) -> Self {
-        or_each!(self, lower,
-            worker_urls worker eject_after_unreachable eject_failure_ratio eject_min_requests eject_window_ms
-            eject_cooldown_ms eject_max_cooldown_ms probation_successes health_path health_interval_ms
-            health_timeout_ms health_failures health_successes
-        )
-    }
+keys_of! { RawWorkers:
+    worker_urls worker eject_after_unreachable eject_failure_ratio eject_min_requests eject_window_ms eject_cooldown_ms
+    eject_max_cooldown_ms probation_successes health_path health_interval_ms health_timeout_ms health_failures
+    health_successes
 }

@@ -1,11 +1,15 @@
+use std::sync::Arc;
+
 use crate::logic::decide::{MAX_FALLBACKS, NoWorker, Scratch};
 use crate::logic::health::WorkerState;
 use crate::logic::ids::DpRank;
+use crate::logic::load::{LoadView, RankLoad, RankReport};
 use crate::logic::policy::{CacheAwareZmq, Pick, Policy, RoundRobin, View};
 use crate::logic::price::Basis;
 use crate::logic::request::RequestFacts;
 use crate::logic::rng::Rng;
-use crate::logic::testing::{Fleet, Worker, secs, worker};
+use crate::logic::snapshot::WorkerSnapshot;
+use crate::logic::testing::{Fleet, Worker, secs, start, worker};
 
 mod bursts;
 mod properties;
@@ -71,6 +75,40 @@ fn a_worker_that_takes_no_traffic_is_never_chosen_however_idle() {
     let mut unanswered = Fleet::of([worker(1).depth(0), worker(2).depth(90)]);
     unanswered.slots[0] = None;
     assert_eq!(unanswered.decide(1).map(|choice| choice.slot), Ok(1), "nor is one that missed the round's deadline");
+}
+
+/// Seen in smg-project/smg#1621.
+#[test]
+fn an_engine_whose_memory_is_full_with_requests_waiting_is_chosen_only_where_nobody_has_room() {
+    let reporting = |number, running, waiting, used_percent: u64| {
+        let load = RankLoad {
+            running,
+            waiting,
+            used_tokens: used_percent * 1_000,
+            capacity_tokens: Some(100_000),
+            ..RankLoad::default()
+        };
+        let report = Some(RankReport { load, received_at: start() });
+        let snapshot = WorkerSnapshot::clone(&worker(number).freeze(start()));
+        Some(Arc::new(WorkerSnapshot { load: LoadView::new(Some(1), Box::new([report]), 0), ..snapshot }))
+    };
+    let chosen = |slots: Vec<_>, matches: &[(u32, u32)], now| {
+        Fleet::frozen(slots, now).policy(CacheAwareZmq::default()).matches(matches).decide(1).unwrap().slot
+    };
+    let (few_but_long, many_but_short) = (reporting(1, 3, 5, 98), reporting(2, 10, 0, 20));
+    let both = vec![few_but_long.clone(), many_but_short.clone()];
+    assert_eq!(chosen(both.clone(), &[(100, 3_000), (0, 3_000)], start()), 1, "the shorter queue stands still");
+    assert_eq!(chosen(both.clone(), &[(2_900, 3_000), (0, 3_000)], start()), 1, "its cache does not help either");
+    let later = start() + secs(5);
+    assert_eq!(chosen(vec![few_but_long.clone(), None], &[], start()), 0, "where nobody else is, it waits there");
+    let still_moves = vec![reporting(1, 3, 0, 98), many_but_short.clone()];
+    assert_eq!(chosen(still_moves, &[], start()), 0, "full memory alone holds nobody up");
+    let queue_only = vec![reporting(1, 3, 5, 60), many_but_short];
+    assert_eq!(chosen(queue_only, &[], start()), 0, "nor does a queue alone");
+    let is_short = |slot: &Option<Arc<WorkerSnapshot>>, now| {
+        slot.as_ref().is_some_and(|snapshot| snapshot.load.is_short_of_memory(now, secs(5)))
+    };
+    assert!(is_short(&few_but_long, start()) && !is_short(&few_but_long, later), "an old report says nothing");
 }
 
 #[test]

@@ -9,8 +9,13 @@ impl TemporaryFile {
     /// Writes a file whose name no other test of this process uses.
     pub(crate) fn new(name: &str, text: &str) -> Self {
         let path = std::env::temp_dir().join(format!("fathom-it-{}-{name}", std::process::id()));
-        std::fs::write(&path, text).expect("the temporary directory can be written");
-        Self(path)
+        let file = Self(path);
+        file.write(text);
+        file
+    }
+
+    pub(crate) fn write(&self, text: &str) {
+        std::fs::write(&self.0, text).expect("the temporary directory can be written");
     }
 
     pub(crate) fn path(&self) -> &Path {
