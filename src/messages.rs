@@ -4,8 +4,9 @@
 //! | port | receives | built-in |
 //! |---|---|---|
 //! | selection | [`SelectWorker`], [`WorkersChanged`] | `SelectorActor` |
-//! | worker | [`Collect`], [`Reserve`], [`RequestFinished`], [`Describe`], [`SetReadiness`], [`Drain`], [`Stop`] | `WorkerActor` |
-//! | registry | [`EndpointsChanged`], [`ReportTrouble`], [`ShowFleet`], [`Shutdown`] | `RegistryActor` |
+//! | worker | [`Collect`], [`Reserve`], [`RequestFinished`], [`Describe`], [`SetReadiness`], [`ReportLoad`], [`ReportPolledLoad`], [`Drain`], [`Stop`] | `WorkerActor` |
+//! | registry | [`EndpointsChanged`], [`HoldWorker`], [`ReportTrouble`], [`ShowFleet`], [`Shutdown`] | `RegistryActor` |
+//! | admin | [`ChangeWorkers`] | `AdminDiscovery` |
 //! | events | [`RouterEvent`] | none |
 
 mod inside;
@@ -13,10 +14,11 @@ mod inside;
 pub use inside::{Decision, Reservation, WorkerPorts};
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use actix::prelude::{Message, MessageResponse};
 
+use crate::logic::admin_set::{ChangeRefusal, WorkerChange};
 use crate::logic::decide::NoWorker;
 use crate::logic::endpoint::{Endpoint, Readiness, WorkerFacts, WorkerUrl};
 use crate::logic::health::{Cause, WorkerState};
@@ -156,6 +158,17 @@ pub struct ReportLoad {
     pub load: RankLoad,
 }
 
+/// Gives a worker what its engine said of all its ranks when it was asked. The worker leaves it out where it has something
+/// fresh that came by itself.
+#[derive(Debug, Clone, Message)]
+#[rtype(result = "()")]
+pub struct ReportPolledLoad {
+    /// The loads of the ranks, in order, all of them.
+    pub loads: Vec<RankLoad>,
+    /// When the engine was asked. The loads are as old as that, at most.
+    pub asked_at: Instant,
+}
+
 /// Asks a worker which blocks it lists, to compare them with what its engine holds. Costs a copy of all keys.
 #[derive(Debug, Clone, Copy, Message)]
 #[rtype(result = "BlockKeys")]
@@ -197,6 +210,17 @@ pub struct EndpointsChanged {
     pub endpoints: Vec<Endpoint>,
 }
 
+/// Tells the registry that the operator wants a worker suspended whatever its sources say, or lets them decide again. Ends by itself
+/// when no source names the address any more.
+#[derive(Debug, Clone, Message)]
+#[rtype(result = "()")]
+pub struct HoldWorker {
+    /// Which address.
+    pub url: WorkerUrl,
+    /// `Suspended` holds it, `Ready` lets it go.
+    pub readiness: Readiness,
+}
+
 /// Tells the registry that a worker needs looking at.
 #[derive(Debug, Clone, Copy, Message)]
 #[rtype(result = "()")]
@@ -234,6 +258,8 @@ pub struct FleetMember {
     pub snapshot: Option<Arc<WorkerSnapshot>>,
     /// What became of asking its engine.
     pub introspection: Introspection,
+    /// Who names it, in order.
+    pub sources: Vec<Arc<str>>,
     /// Its doors.
     pub ports: Arc<WorkerPorts>,
 }
@@ -257,6 +283,35 @@ pub enum Introspection {
 #[derive(Debug, Clone, Copy, Message)]
 #[rtype(result = "()")]
 pub struct Shutdown;
+
+// ---- to the source that the operator commands ------------------------------------------------------------------------------
+
+/// Asks for a change of the fleet on the operator's word.
+///
+/// Sent by the HTTP edge. Changes are made one after the other, in order of arrival; the answer comes when the registry has taken
+/// the change. Without an answer within the edge's deadline the operator is told so, and the change may still be made.
+#[derive(Debug, Clone, Message)]
+#[rtype(result = "Result<WorkersAfter, ChangeRefusal>")]
+pub struct ChangeWorkers(pub WorkerChange);
+
+/// What a change came to.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct WorkersAfter {
+    /// The address that the change was about.
+    pub url: WorkerUrl,
+    /// Its worker after the change; `None` where there is none any more.
+    pub member: Option<FleetMember>,
+    /// Whether the change started a worker.
+    pub is_new: bool,
+}
+
+impl WorkersAfter {
+    /// Returns the answer to a change. For admin sources outside this crate too.
+    pub fn new(url: WorkerUrl, member: Option<FleetMember>, is_new: bool) -> Self {
+        Self { url, member, is_new }
+    }
+}
 
 // ---- to observers ---------------------------------------------------------------------------------------------------------
 

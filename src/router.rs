@@ -9,20 +9,27 @@ use actix::prelude::{Actor, Addr, Arbiter, AsyncContext, Context, Recipient};
 use actix_web::web::ServiceConfig;
 
 use crate::actors::{
-    Observers, RegistryActor, RegistrySettings, SelectorActor, SelectorSettings, SetSelector, StaticDiscovery,
-    WorkerContext, WorkerFactory, WorkerSettings,
+    AdminDiscovery, AdminPorts, DnsDiscovery, FileDiscovery, FirstLook, LoadPolling, Lookup, Observers, RegistryActor,
+    RegistrySettings, Resolver, SelectorActor, SelectorSettings, SetSelector, StaticDiscovery, WorkerContext,
+    WorkerFactory, WorkerSettings, system_resolver,
 };
 use crate::clock;
-use crate::config::RouterConfig;
+use crate::config::{
+    ConfigError, DiscoverySettings, LoadPollingMode, RouterConfig, process_environment, read_admin_workers,
+};
 use crate::error::{ReconfigureError, StartError};
 use crate::http::{Access, EdgePorts, Gate, add_metrics_routes, add_routes};
+use crate::logic::admin_set::AdminWorker;
+use crate::logic::dns_set::DnsName;
 use crate::logic::endpoint::Endpoint;
 use crate::logic::ids::WorkerId;
 use crate::logic::policy::Policy;
 use crate::logic::price::PriceRules;
+use crate::logic::rng::Rng;
 use crate::logic::variant_board::VariantBoard;
 use crate::messages::{
-    EndpointsChanged, FleetMember, RouterEvent, SelectWorker, ShowFleet, Shutdown, WorkerPorts, WorkersChanged,
+    ChangeWorkers, EndpointsChanged, FleetMember, RouterEvent, SelectWorker, ShowFleet, Shutdown, WorkerPorts,
+    WorkersChanged,
 };
 use crate::prompt::Prompts;
 use crate::telemetry::Telemetry;
@@ -32,6 +39,9 @@ use crate::upstream::EngineClient;
 const DRAIN_POLL: Duration = Duration::from_millis(20);
 /// How long the registry may take to stop its workers.
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How long an engine may take to tell its load, at most; a late answer would be too old to be used.
+const MAX_POLL_TIMEOUT: Duration = Duration::from_secs(10);
 
 type DiscoveryStart = Box<dyn FnOnce(Recipient<EndpointsChanged>) + Send>;
 
@@ -75,6 +85,7 @@ pub struct RouterBuilder {
     selector: Option<SelectorPorts>,
     worker_factory: Option<WorkerFactory>,
     discovery: Vec<DiscoveryStart>,
+    resolver: Option<Resolver>,
     observers: Vec<Recipient<RouterEvent>>,
 }
 
@@ -124,6 +135,13 @@ impl RouterBuilder {
         self
     }
 
+    /// Looks the names of `dns_names` up by a function of your own, in place of the operating system's. It must not block.
+    #[must_use]
+    pub fn resolver(mut self, resolver: impl Fn(&DnsName) -> Lookup + Send + Sync + 'static) -> Self {
+        self.resolver = Some(Arc::new(resolver));
+        self
+    }
+
     /// Sends what happens to an observer, as long as it has room. The router keeps the observer alive; one that has seen enough
     /// stops itself.
     #[must_use]
@@ -139,6 +157,7 @@ impl RouterBuilder {
     pub async fn start(self) -> Result<RouterHandle, StartError> {
         self.config.check()?;
         let access = Access::open(&self.config.access)?;
+        let files = WorkerFiles::read(&self.config.discovery)?;
         let telemetry = Telemetry::new();
         let variants = VariantBoard::default();
         let observers = Observers::new(self.observers);
@@ -171,9 +190,18 @@ impl RouterBuilder {
             registry.send(SetSelector(workers_changed)).await.map_err(|_| StartError::Actor("registry"))?;
         }
         start_discovery(&arbiter, self.config.workers.clone(), self.discovery, &registry);
+        let resolver = self.resolver.unwrap_or_else(system_resolver);
+        start_names(&arbiter, &self.config.discovery, resolver, seed, &registry, &telemetry);
+        if let Some(listed) = files.listed {
+            let source = FileDiscovery::new(listed, registry.clone().recipient(), telemetry.clone());
+            FileDiscovery::start_in_arbiter(&arbiter.handle(), move |_| source);
+        }
+        start_load_polling(&arbiter, &self.config, &registry, &telemetry);
+        let change_workers = start_admin(&arbiter, &self.config.discovery, files.added, &registry);
         let ports = EdgePorts {
             selector: selector.select,
             fleet: registry.clone().recipient(),
+            change_workers,
             gate: Arc::new(Gate::new(self.config.http.max_concurrent_requests, telemetry.open_requests.clone())),
             telemetry,
             settings: self.config.http,
@@ -189,6 +217,23 @@ impl RouterBuilder {
         };
         let reload = Reload { selector: settings_port, own_policy, seed };
         Ok(RouterHandle { config: Arc::new(self.config), ports, registry, reload, arbiter: arbiter.handle() })
+    }
+}
+
+/// What is read before anything is started, so that a bad file leaves nothing behind.
+struct WorkerFiles {
+    added: Vec<AdminWorker>,
+    listed: Option<FirstLook>,
+}
+
+impl WorkerFiles {
+    fn read(settings: &DiscoverySettings) -> Result<Self, ConfigError> {
+        let added = match &settings.admin_workers_file {
+            Some(path) => read_admin_workers(path, &process_environment)?,
+            None => Vec::new(),
+        };
+        let listed = settings.workers_file.as_deref().map(FirstLook::new).transpose()?;
+        Ok(Self { added, listed })
     }
 }
 
@@ -252,6 +297,48 @@ fn start_discovery(
             start(recipient.clone());
         }
     });
+}
+
+fn start_names(
+    arbiter: &Arbiter,
+    settings: &DiscoverySettings,
+    resolver: Resolver,
+    seed: u64,
+    registry: &Addr<RegistryActor>,
+    telemetry: &Telemetry,
+) {
+    if settings.dns_names.is_empty() {
+        return;
+    }
+    let (names, interval, rng) = (settings.dns_names.clone(), settings.dns_interval, Rng::from_seed(seed));
+    let source = DnsDiscovery::new(names, interval, resolver, rng, registry.clone().recipient(), telemetry.clone());
+    DnsDiscovery::start_in_arbiter(&arbiter.handle(), move |_| source);
+}
+
+fn start_load_polling(arbiter: &Arbiter, config: &RouterConfig, registry: &Addr<RegistryActor>, telemetry: &Telemetry) {
+    if config.load_polling.mode == LoadPollingMode::Off {
+        return;
+    }
+    let (interval, timeout) = (config.load_polling.interval, config.load.freshness.min(MAX_POLL_TIMEOUT));
+    let (fleet, upstream, telemetry) = (registry.clone().recipient(), config.upstream.clone(), telemetry.clone());
+    LoadPolling::start_in_arbiter(&arbiter.handle(), move |_| {
+        LoadPolling::new(interval, timeout, fleet, EngineClient::new(&upstream), telemetry)
+    });
+}
+
+fn start_admin(
+    arbiter: &Arbiter,
+    settings: &DiscoverySettings,
+    added: Vec<AdminWorker>,
+    registry: &Addr<RegistryActor>,
+) -> Recipient<ChangeWorkers> {
+    let registry = AdminPorts {
+        endpoints: registry.clone().recipient(),
+        hold: registry.clone().recipient(),
+        fleet: registry.clone().recipient(),
+    };
+    let source = AdminDiscovery::new(added, settings.admin_workers_file.clone(), registry);
+    AdminDiscovery::start_in_arbiter(&arbiter.handle(), move |_| source).recipient()
 }
 
 /// A running router. Cheap to clone; the router runs until [`RouterHandle::stop`].

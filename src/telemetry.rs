@@ -66,6 +66,8 @@ pub struct Telemetry {
     pub load_frames: Counter,
     /// Load frames that could not be used, by reason.
     pub bad_load_frames: Family<Kind, Counter>,
+    /// Times an engine was asked for its load, by result.
+    pub load_polls: Family<Kind, Counter>,
     /// Silent or failed feed sockets opened again.
     pub feed_reopens: Counter,
     /// KV event batches taken.
@@ -86,6 +88,8 @@ pub struct Telemetry {
     pub kv_downgrades: Counter,
     /// Prompts by what they were read from, or by why they are not known as tokens.
     pub prompts: Family<Kind, Counter>,
+    /// What sources of workers found, by source and result.
+    pub discovery_updates: Family<Kind, Counter>,
     /// Times an engine was asked what it serves, by result.
     pub introspections: Family<Kind, Counter>,
     /// Workers ejected, by cause.
@@ -164,6 +168,7 @@ impl Telemetry {
             policy_faults: Counter::default(),
             load_frames: Counter::default(),
             bad_load_frames: Family::default(),
+            load_polls: Family::default(),
             feed_reopens: Counter::default(),
             kv_frames: Counter::default(),
             bad_kv_frames: Family::default(),
@@ -174,6 +179,7 @@ impl Telemetry {
             kv_key_changes: Counter::default(),
             kv_downgrades: Counter::default(),
             prompts: Family::default(),
+            discovery_updates: Family::default(),
             introspections: Family::default(),
             worker_ejections: Family::default(),
             health_probes: Family::default(),
@@ -289,6 +295,7 @@ impl Telemetry {
     fn register_feeds(&self, r: &mut Registry) {
         r.register("load_frames", "Load frames taken", self.load_frames.clone());
         r.register("bad_load_frames", "Load frames that could not be used, by reason", self.bad_load_frames.clone());
+        r.register("load_polls", "Times an engine was asked for its load, by result", self.load_polls.clone());
         r.register("feed_reopens", "Silent or failed feed sockets opened again", self.feed_reopens.clone());
         r.register("kv_frames", "KV event batches taken", self.kv_frames.clone());
         r.register("bad_kv_frames", "KV event batches that could not be read, by reason", self.bad_kv_frames.clone());
@@ -302,6 +309,8 @@ impl Telemetry {
     }
 
     fn register_workers(&self, r: &mut Registry) {
+        let help = "What sources of workers found, by source and result";
+        r.register("discovery_updates", help, self.discovery_updates.clone());
         r.register("introspections", "Times an engine was asked, by result", self.introspections.clone());
         r.register("worker_ejections", "Workers ejected, by cause", self.worker_ejections.clone());
         r.register("health_probes", "Probes of health paths, by result", self.health_probes.clone());

@@ -3,12 +3,17 @@
 mod discovery;
 mod gather;
 mod introspection;
+mod load_polling;
 mod observers;
 mod registry;
 mod selector;
 mod worker;
 
-pub use discovery::StaticDiscovery;
+pub use discovery::{
+    AdminDiscovery, AdminPorts, DnsDiscovery, FileDiscovery, FirstLook, Lookup, Resolver, StaticDiscovery,
+    system_resolver,
+};
+pub use load_polling::LoadPolling;
 pub use observers::Observers;
 pub(crate) use registry::SetSelector;
 pub use registry::{RegistryActor, RegistrySettings, WorkerFactory};

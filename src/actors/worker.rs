@@ -23,8 +23,8 @@ use crate::logic::rate_limit::RateLimit;
 use crate::logic::snapshot::{FeedHealth, WorkerSnapshot};
 use crate::logic::variant_board::VariantBoard;
 use crate::messages::{
-    BlockKeys, Collect, Describe, Drain, Outcome, ProbeEnded, ReportLoad, ReportTrouble, RequestFinished, Reserve,
-    RouterEvent, SetReadiness, ShowBlocks, Stop, Trouble, WorkerPorts,
+    BlockKeys, Collect, Describe, Drain, Outcome, ProbeEnded, ReportLoad, ReportPolledLoad, ReportTrouble,
+    RequestFinished, Reserve, RouterEvent, SetReadiness, ShowBlocks, Stop, Trouble, WorkerPorts,
 };
 use crate::telemetry::Telemetry;
 use crate::wire::load_frame::decode_load;
@@ -128,6 +128,7 @@ impl WorkerActor {
         WorkerPorts::new(id, endpoint, &worker)
             .with_probes(worker.clone().recipient(), pulse)
             .with_report_load(worker.clone().recipient())
+            .with_polled_load(worker.clone().recipient())
             .with_show_blocks(worker.recipient())
     }
 
@@ -361,6 +362,17 @@ impl Handler<ReportLoad> for WorkerActor {
 
     fn handle(&mut self, msg: ReportLoad, _ctx: &mut Self::Context) {
         if self.load.apply_unsequenced(msg.rank, msg.load, clock::now()) == Applied::InForce {
+            self.frozen = None;
+        }
+    }
+}
+
+impl Handler<ReportPolledLoad> for WorkerActor {
+    type Result = ();
+
+    fn handle(&mut self, msg: ReportPolledLoad, _ctx: &mut Self::Context) {
+        let freshness = self.context.settings.load.freshness;
+        if self.load.apply_polled(&msg.loads, msg.asked_at, freshness) == Applied::InForce {
             self.frozen = None;
         }
     }

@@ -105,10 +105,9 @@ fn worker_rows(workers: &[Value]) -> Vec<Vec<String>> {
     for worker in busiest.into_iter().take(MAX_WORKERS) {
         let ranks = worker["ranks"].as_array().map_or(&[][..], Vec::as_slice);
         let sum = |key: &str| ranks.iter().filter_map(|rank| rank[key].as_u64()).reduce(|a, b| a.saturating_add(b));
-        let kv = match (sum("used"), sum("capacity")) {
-            (Some(used), Some(capacity)) if capacity > 0 => format!("{:.0}%", 100.0 * used as f64 / capacity as f64),
-            _ => "-".to_owned(),
-        };
+        let known = ranks.iter().filter_map(|rank| Some((rank["used"].as_u64()?, rank["capacity"].as_u64()?)));
+        let (used, capacity) = known.fold((0.0, 0.0), |sum, (used, all)| (sum.0 + used as f64, sum.1 + all as f64));
+        let kv = if capacity > 0.0 { format!("{:.0}%", 100.0 * used / capacity) } else { "-".to_owned() };
         let count = |value: Option<u64>| value.map_or("-".to_owned(), |value| value.to_string());
         rows.push(vec![
             text(&worker["id"]),

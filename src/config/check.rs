@@ -18,7 +18,7 @@ use crate::logic::policy::CacheAwareSettings;
 pub(super) const MAX_HTTP_THREADS: usize = 1_024;
 
 /// No pause or wait is longer than a day: deadlines are sums of a time and a setting, which must not overflow.
-const DAY_SECS: u32 = 86_400;
+pub(super) const DAY_SECS: u32 = 86_400;
 const DAY_MILLIS: u32 = DAY_SECS * 1_000;
 const MINUTE_MILLIS: u32 = 60_000;
 const HOUR_MILLIS: u32 = 3_600_000;
@@ -36,7 +36,9 @@ impl RouterConfig {
     /// Names the first setting that is out of its range, as the key of the configuration file.
     pub fn check(&self) -> Result<(), ConfigError> {
         check_cache_aware(&self.cache_aware)?;
+        self.discovery.check()?;
         check_load(&self.load)?;
+        millis("load_polling_interval_ms", self.load_polling.interval, 50..=MINUTE_MILLIS)?;
         check_caps(&self.caps)?;
         within("queue_size", self.queue.max_waiting, 0..=1_000_000)?;
         millis("queue_timeout_ms", self.queue.timeout, 1..=HOUR_MILLIS)?;
@@ -177,7 +179,7 @@ fn millis(key: &'static str, value: Duration, range: RangeInclusive<u32>) -> Res
     duration(key, value, Duration::from_millis(1), range)
 }
 
-fn secs(key: &'static str, value: Duration, range: RangeInclusive<u32>) -> Result<(), ConfigError> {
+pub(super) fn secs(key: &'static str, value: Duration, range: RangeInclusive<u32>) -> Result<(), ConfigError> {
     duration(key, value, Duration::from_secs(1), range)
 }
 

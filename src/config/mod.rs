@@ -27,28 +27,38 @@ use crate::logic::policy::{
 };
 use crate::logic::price::BasisRule;
 
+mod admin_file;
 mod check;
+mod discovery;
 mod error;
 mod file_version;
 mod key_file;
+mod load_polling;
 mod raw;
 mod raw_worker;
 mod reload;
 mod toml_error;
 mod validate;
+mod worker_record;
 mod workers;
+mod workers_file;
 
 pub use crate::logic::health::HealthRules;
 pub use crate::prompt::{ChatStyle, ModelTokenizer, PromptSettings};
+pub(crate) use admin_file::{read_admin_workers, write_admin_workers};
+pub use discovery::DiscoverySettings;
 pub use error::ConfigError;
 pub(crate) use file_version::FileVersion;
 pub(crate) use key_file::read_keys;
+pub use load_polling::{LoadPollingMode, LoadPollingSettings};
 pub use raw::{
-    CommandLine, RawCache, RawConfig, RawEdge, RawEngines, RawProcess, RawRouting, RawWorkers, SettingDoc,
-    process_environment,
+    CommandLine, RawCache, RawConfig, RawDiscovery, RawEdge, RawEngines, RawProcess, RawRouting, RawWorkers,
+    SettingDoc, process_environment,
 };
 pub use raw_worker::RawWorker;
 pub use reload::RELOADABLE_KEYS;
+pub(crate) use worker_record::{InvalidWorker, read_worker};
+pub(crate) use workers_file::{read_workers_text, workers_of};
 
 /// What the router obeys. Embedders start from the default and change fields.
 ///
@@ -67,6 +77,8 @@ pub use reload::RELOADABLE_KEYS;
 pub struct RouterConfig {
     /// Workers that are served from the start. Default: none.
     pub workers: Vec<Endpoint>,
+    /// Where further workers come from.
+    pub discovery: DiscoverySettings,
     /// Who picks the worker of a request. Default: [`PolicyKind::CacheAwareZmq`].
     pub policy: PolicyKind,
     /// Thresholds of [`PolicyKind::CacheAwareZmq`]; the other policies ignore them. Defaults: 0.5, 32 and 1.1.
@@ -75,6 +87,8 @@ pub struct RouterConfig {
     pub basis: BasisRule,
     /// Which load reports are used, and for how long.
     pub load: LoadSettings,
+    /// Whether engines that publish no load are asked for it.
+    pub load_polling: LoadPollingSettings,
     /// How the engines' KV caches are followed.
     pub kv: KvSettings,
     /// How prompts are made into tokens.
@@ -111,10 +125,12 @@ impl Default for RouterConfig {
     fn default() -> Self {
         Self {
             workers: Vec::new(),
+            discovery: DiscoverySettings::default(),
             policy: PolicyKind::default(),
             cache_aware: CacheAwareSettings::default(),
             basis: BasisRule::default(),
             load: LoadSettings::default(),
+            load_polling: LoadPollingSettings::default(),
             kv: KvSettings::default(),
             prompts: PromptSettings::default(),
             round_deadline: Duration::from_millis(5),

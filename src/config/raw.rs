@@ -34,6 +34,7 @@ macro_rules! keys_of {
 }
 
 mod cache;
+mod discovery;
 mod edge;
 mod engines;
 mod process;
@@ -41,6 +42,7 @@ mod routing;
 mod workers;
 
 pub use cache::RawCache;
+pub use discovery::RawDiscovery;
 pub use edge::RawEdge;
 pub use engines::RawEngines;
 pub use process::RawProcess;
@@ -102,6 +104,9 @@ pub struct RawConfig {
     /// Which workers there are, and when one of them gets no traffic.
     #[command(flatten)]
     pub workers: RawWorkers,
+    /// Where workers come from, beside the list.
+    #[command(flatten)]
+    pub discovery: RawDiscovery,
     /// How engines are asked, and how requests reach them.
     #[command(flatten)]
     pub engines: RawEngines,
@@ -128,6 +133,7 @@ impl RawConfig {
         refuse_unknown_keys(text)?;
         Ok(Self {
             workers: group(text)?,
+            discovery: group(text)?,
             engines: group(text)?,
             routing: group(text)?,
             cache: group(text)?,
@@ -141,6 +147,7 @@ impl RawConfig {
     pub fn or(self, lower: Self) -> Self {
         Self {
             workers: self.workers.or(lower.workers),
+            discovery: self.discovery.or(lower.discovery),
             engines: self.engines.or(lower.engines),
             routing: self.routing.or(lower.routing),
             cache: self.cache.or(lower.cache),
@@ -153,6 +160,7 @@ impl RawConfig {
     pub fn differing_keys(&self, other: &Self) -> Vec<&'static str> {
         let mut keys = Vec::new();
         self.workers.add_differing(&other.workers, &mut keys);
+        self.discovery.add_differing(&other.discovery, &mut keys);
         self.engines.add_differing(&other.engines, &mut keys);
         self.routing.add_differing(&other.routing, &mut keys);
         self.cache.add_differing(&other.cache, &mut keys);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::config::error::ConfigError;
 use crate::config::raw::RawConfig;
-use crate::config::{AccessSettings, TlsFiles};
+use crate::config::{AccessSettings, DiscoverySettings, LoadPollingMode, LoadPollingSettings, TlsFiles};
 use crate::config::{ChatStyle, ModelTokenizer, PromptSettings};
 use crate::config::{
     HealthRules, HttpSettings, IntrospectionSettings, KvSettings, LoadSettings, LogFormat, ProbeSettings, RouterConfig,
@@ -17,6 +17,8 @@ use crate::logic::price::BasisRule;
 
 const BASIS_RULES: [(&str, BasisRule); 3] =
     [("uniform", BasisRule::Uniform), ("scaled", BasisRule::Scaled), ("mixed", BasisRule::Mixed)];
+
+const POLLING_MODES: [(&str, LoadPollingMode); 2] = [("off", LoadPollingMode::Off), ("auto", LoadPollingMode::Auto)];
 
 const CHAT_STYLES: [(&str, ChatStyle); 2] = [("sglang", ChatStyle::SgLang), ("vllm", ChatStyle::Vllm)];
 
@@ -46,10 +48,12 @@ impl RawConfig {
                 self.workers.worker.as_deref().unwrap_or_default(),
                 environment,
             )?,
+            discovery: DiscoverySettings::read(&self.discovery)?,
             cache_aware: self.cache_aware(),
             health: self.health(),
             probes: self.probes(),
             load: self.load(),
+            load_polling: self.load_polling()?,
             kv: self.kv(),
             caps: Caps {
                 max_in_flight: self.routing.max_in_flight_per_worker,
@@ -114,6 +118,14 @@ impl RawConfig {
         set(&mut settings.dispatch_visibility, self.routing.dispatch_visibility_ms.map(Duration::from_millis));
         set(&mut settings.ramp_up, self.routing.ramp_up_ms.map(Duration::from_millis));
         settings
+    }
+
+    fn load_polling(&self) -> Result<LoadPollingSettings, ConfigError> {
+        let mut settings = LoadPollingSettings::default();
+        let mode = self.routing.load_polling.as_deref().map(|text| named("load_polling", text, &POLLING_MODES));
+        set(&mut settings.mode, mode.transpose()?);
+        set(&mut settings.interval, self.routing.load_polling_interval_ms.map(Duration::from_millis));
+        Ok(settings)
     }
 
     fn kv(&self) -> KvSettings {

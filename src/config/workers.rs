@@ -79,7 +79,11 @@ fn listed(parts: &[String]) -> Result<Vec<WorkerUrl>, ConfigError> {
     Ok(urls)
 }
 
-fn described_by(table: &RawWorker, environment: &impl Fn(&str) -> Option<String>) -> Result<Endpoint, ConfigError> {
+/// Returns the worker that the table describes.
+pub(super) fn described_by(
+    table: &RawWorker,
+    environment: &impl Fn(&str) -> Option<String>,
+) -> Result<Endpoint, ConfigError> {
     refuse_credentials("worker.url", &table.url)?;
     let url = address("worker.url", &table.url)?;
     let overrides = overrides(table, &url, environment)

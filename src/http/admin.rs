@@ -66,10 +66,7 @@ pub(super) async fn workers(edge: web::Data<Edge>) -> HttpResponse {
     let now = clock::now();
     let workers: Vec<WorkerAnswer> =
         members.iter().map(|member| worker_answer(member, edge.ports.freshness, now)).collect();
-    match serde_json::to_string(&FleetAnswer { workers }) {
-        Ok(body) => respond::json(body),
-        Err(_) => respond::error(RouteError::SelectorUnavailable, &edge.ports.telemetry),
-    }
+    respond::json_of(&edge, &FleetAnswer { workers })
 }
 
 pub(super) async fn fleet(edge: &Edge) -> Result<Vec<FleetMember>, RouteError> {
@@ -87,9 +84,10 @@ struct FleetAnswer {
 }
 
 #[derive(Serialize)]
-struct WorkerAnswer {
+pub(super) struct WorkerAnswer {
     id: String,
     url: String,
+    sources: Vec<String>,
     state: &'static str,
     introspection: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -139,17 +137,22 @@ struct LoadAnswer {
 
 #[derive(Serialize)]
 struct RankAnswer {
+    source: &'static str,
     age_ms: u64,
     running: u64,
     waiting: u64,
-    used_tokens: u64,
+    used_tokens: Option<u64>,
     capacity_tokens: Option<u64>,
     waiting_uncached_tokens: Option<u64>,
     total_tokens: Option<u64>,
     max_running: Option<u64>,
 }
 
-fn worker_answer(member: &FleetMember, freshness: std::time::Duration, now: std::time::Instant) -> WorkerAnswer {
+pub(super) fn worker_answer(
+    member: &FleetMember,
+    freshness: std::time::Duration,
+    now: std::time::Instant,
+) -> WorkerAnswer {
     let (introspection, problem) = match &member.introspection {
         Introspection::Asking => ("asking", None),
         Introspection::Answered => ("answered", None),
@@ -160,6 +163,7 @@ fn worker_answer(member: &FleetMember, freshness: std::time::Duration, now: std:
     WorkerAnswer {
         id: member.id.to_string(),
         url: member.url.to_string(),
+        sources: member.sources.iter().map(|source| source.to_string()).collect(),
         state: snapshot.map_or("unresponsive", |worker| worker.state.name()),
         introspection,
         problem,
@@ -191,6 +195,7 @@ fn load_answer(
     let (feed, feed_problem) = feed_answer(&worker.facts.load_feed);
     let trust = worker.load.trust(now, freshness);
     let rank = |report: &crate::logic::load::RankReport| RankAnswer {
+        source: report.load.source.name(),
         age_ms: now.saturating_duration_since(report.received_at).as_millis() as u64,
         running: report.load.running,
         waiting: report.load.waiting,

@@ -206,7 +206,7 @@ fn ranks(worker: &WorkerSnapshot, now: Instant) -> Vec<Rank> {
             rank,
             running: report.map(|report| report.load.running),
             waiting: report.map(|report| report.load.waiting),
-            used: report.map(|report| report.load.used_tokens),
+            used: report.and_then(|report| report.load.used_tokens),
             capacity: report.and_then(|report| report.load.capacity_tokens),
             age_ms: report.map(|report| millis(now.saturating_duration_since(report.received_at))),
             kv: caches.get(rank).map(|cache| cache.trust.name()),

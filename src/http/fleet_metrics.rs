@@ -46,6 +46,13 @@ type FloatGauge = Gauge<f64, std::sync::atomic::AtomicU64>;
 /// Ranks of one worker that have series of their own. An engine says how many it has, and a fleet has many engines.
 const MAX_RANKS: usize = 64;
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct SourceLabel {
+    worker: String,
+    rank: u64,
+    source: &'static str,
+}
+
 #[derive(Default)]
 struct Fleet {
     workers: Family<StateLabel, Gauge>,
@@ -56,6 +63,7 @@ struct Fleet {
     running: Family<RankLabel, Gauge>,
     waiting: Family<RankLabel, Gauge>,
     used_tokens: Family<RankLabel, Gauge>,
+    report_source: Family<SourceLabel, Gauge>,
     report_age: Family<RankLabel, FloatGauge>,
     worker_report_age: Family<WorkerLabel, FloatGauge>,
     trust: Family<TrustLabel, Gauge>,
@@ -129,7 +137,12 @@ impl Fleet {
             let label = RankLabel { worker: worker.url.to_string(), rank: rank as u64 };
             self.running.get_or_create(&label).set(gauge(report.load.running));
             self.waiting.get_or_create(&label).set(gauge(report.load.waiting));
-            self.used_tokens.get_or_create(&label).set(gauge(report.load.used_tokens));
+            if let Some(used_tokens) = report.load.used_tokens {
+                self.used_tokens.get_or_create(&label).set(gauge(used_tokens));
+            }
+            let source =
+                SourceLabel { worker: worker.url.to_string(), rank: rank as u64, source: report.load.source.name() };
+            self.report_source.get_or_create(&source).set(1);
             let age = now.saturating_duration_since(report.received_at);
             self.report_age.get_or_create(&label).set(age.as_secs_f64());
         }
@@ -170,6 +183,7 @@ impl Fleet {
         r.register("rank_running_requests", "Running requests as reported", self.running);
         r.register("rank_waiting_requests", "Waiting requests as reported", self.waiting);
         r.register("rank_used_tokens", "KV tokens in use as reported", self.used_tokens);
+        r.register("rank_report_source", "1 for how the rank's last report came", self.report_source);
         r.register("rank_report_age_seconds", "Age of the rank's last report", self.report_age);
         r.register("rank_kv_blocks", "Blocks listed as cached", self.kv_blocks);
         r.register("rank_kv_believed", "1 where what the rank lists counts as a match", self.kv_believed);

@@ -11,7 +11,7 @@ use actix_web::web::{self, ServiceConfig};
 use crate::config::HttpSettings;
 use crate::logic::retry::RetryBudget;
 use crate::logic::variant_board::VariantBoard;
-use crate::messages::{SelectWorker, ShowFleet};
+use crate::messages::{ChangeWorkers, SelectWorker, ShowFleet};
 use crate::prompt::{PromptKind, Prompts};
 use crate::telemetry::Telemetry;
 use crate::upstream::EngineClient;
@@ -19,6 +19,7 @@ use crate::upstream::EngineClient;
 mod access;
 mod admin;
 mod admin_kv;
+mod admin_workers;
 mod body;
 mod dashboard;
 mod dashboard_frame;
@@ -59,6 +60,7 @@ const OTHER_PATHS: &str = "/v1/{path:.*}";
 pub(crate) struct EdgePorts {
     pub(crate) selector: Recipient<SelectWorker>,
     pub(crate) fleet: Recipient<ShowFleet>,
+    pub(crate) change_workers: Recipient<ChangeWorkers>,
     pub(crate) gate: Arc<Gate>,
     pub(crate) telemetry: Telemetry,
     pub(crate) settings: HttpSettings,
@@ -102,12 +104,12 @@ pub(crate) fn add_routes(services: &mut ServiceConfig, ports: EdgePorts, client:
     services.service(page.route(web::get().to(dashboard::page)));
     let admin_routes = [
         ("/dashboard/events", web::get().to(dashboard::events)),
-        ("/workers", web::get().to(admin::workers)),
         ("/workers/{id}/kv_blocks", web::get().to(admin_kv::blocks)),
     ];
     for (path, route) in admin_routes {
         services.service(web::resource(path).guard(guard::Get()).wrap(from_fn(access::admin_only)).route(route));
     }
+    add_worker_routes(services);
     let models = web::resource("/v1/models").guard(guard::Get()).wrap(from_fn(access::clients_only));
     services.service(models.route(web::get().to(admin::models)));
     for (path, prompt) in JSON_PATHS {
@@ -117,4 +119,15 @@ pub(crate) fn add_routes(services: &mut ServiceConfig, ports: EdgePorts, client:
     }
     let others = web::resource(OTHER_PATHS).app_data(handlers::EngineRoute::any(OTHER_PATHS));
     services.service(others.wrap(from_fn(access::clients_only)).route(web::route().to(handlers::forward)));
+}
+
+fn add_worker_routes(services: &mut ServiceConfig) {
+    let all = admin_workers::resource("/workers").wrap(from_fn(access::admin_only));
+    let all = all.route(web::get().to(admin::workers)).route(web::head().to(admin::workers));
+    services.service(all.route(web::post().to(admin_workers::add)));
+    // Addresses have slashes, so whatever stands between is the name.
+    let drain = admin_workers::resource("/workers/{name:.+}/drain").wrap(from_fn(access::admin_only));
+    services.service(drain.route(web::route().to(admin_workers::drain)));
+    let one = admin_workers::resource("/workers/{name:.+}").wrap(from_fn(access::admin_only));
+    services.service(one.route(web::route().to(admin_workers::worker)));
 }

@@ -1,9 +1,12 @@
 //! The rules: plain functions and small state machines. Time and randomness are arguments; nothing here waits, logs, reads a
 //! clock or touches a socket, so the same code decides in production, in tests and in replay.
 
+pub mod address_guard;
+pub mod admin_set;
 pub mod admission;
 pub mod block_hash;
 pub mod decide;
+pub mod dns_set;
 pub mod endpoint;
 pub mod flight;
 pub mod health;
@@ -15,6 +18,7 @@ pub mod load;
 pub mod membership;
 pub mod parking;
 pub mod policy;
+pub mod poll_plan;
 pub mod prefix_index;
 pub mod price;
 pub mod probe;

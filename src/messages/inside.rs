@@ -14,7 +14,8 @@ use crate::logic::prompt_keys::PromptKeys;
 use crate::logic::pulse::Pulse;
 use crate::logic::request::RequestFacts;
 use crate::messages::{
-    Collect, Describe, Drain, Outcome, ProbeEnded, ReportLoad, RequestFinished, Reserve, SetReadiness, ShowBlocks, Stop,
+    Collect, Describe, Drain, Outcome, ProbeEnded, ReportLoad, ReportPolledLoad, RequestFinished, Reserve,
+    SetReadiness, ShowBlocks, Stop,
 };
 
 /// The doors of one worker, whoever built it. Shared behind an `Arc`: copying a `Recipient` allocates.
@@ -38,6 +39,8 @@ pub struct WorkerPorts {
     pub readiness: Recipient<SetReadiness>,
     /// Receives [`ReportLoad`], where the worker takes reports from others.
     pub report_load: Option<Recipient<ReportLoad>>,
+    /// Receives [`ReportPolledLoad`], where the worker's engine may be asked for its load.
+    pub report_polled_load: Option<Recipient<ReportPolledLoad>>,
     /// Answers [`ShowBlocks`], where the worker lists blocks.
     pub show_blocks: Option<Recipient<ShowBlocks>>,
     /// Receives [`ProbeEnded`], where the worker's engine is to be probed.
@@ -75,6 +78,7 @@ impl WorkerPorts {
             describe: worker.clone().recipient(),
             readiness: worker.clone().recipient(),
             report_load: None,
+            report_polled_load: None,
             show_blocks: None,
             probe_ended: None,
             pulse: Pulse::default(),
@@ -99,6 +103,13 @@ impl WorkerPorts {
     /// Tells whether the engine speaks HTTP/2 in cleartext.
     pub fn speaks_http2(&self) -> bool {
         self.speaks_http2.load(Ordering::Relaxed)
+    }
+
+    /// Adds the port through which the worker hears what its engine said of its load when it was asked.
+    #[must_use]
+    pub fn with_polled_load(mut self, report_polled_load: Recipient<ReportPolledLoad>) -> Self {
+        self.report_polled_load = Some(report_polled_load);
+        self
     }
 
     /// Adds the port through which the worker hears of probes; `pulse` is where it looks for signs of life between them.

@@ -42,6 +42,8 @@ pub struct SimConfig {
     pub prefill_time_per_token: Duration,
     /// The time between two output tokens; zero = the whole answer at once.
     pub token_time: Duration,
+    /// Where load is told when it is asked for.
+    pub load_paths: LoadPaths,
     /// How load is published; `None` = an engine started without `--load-publish-endpoint`.
     pub load: Option<LoadPublishing>,
     /// What `/server_info` says about KV events. The load range is advertised inside of that object, as in SGLang.
@@ -90,6 +92,7 @@ impl Default for SimConfig {
             max_model_len: 131_072,
             prefill_time_per_token: Duration::from_micros(20),
             token_time: Duration::from_millis(1),
+            load_paths: LoadPaths::default(),
             load: Some(LoadPublishing::default()),
             kv_events: KvEvents::default(),
             api_key: None,
@@ -106,6 +109,18 @@ pub enum BindScope {
     Loopback,
     /// Every interface: HTTP over IPv4, ZMQ over IPv4 and IPv6.
     AllInterfaces,
+}
+
+/// Where an engine tells its load when it is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LoadPaths {
+    /// At `/v1/loads`, as SGLang does.
+    #[default]
+    SgLang,
+    /// At `/metrics`, as vLLM does.
+    Vllm,
+    /// Nowhere.
+    Nowhere,
 }
 
 /// How an engine publishes its load.

@@ -22,12 +22,13 @@ use tokio::sync::mpsc;
 
 use super::call::{BadCall, Call, CallKind, Delivery};
 use super::clock;
-use super::config::{BindScope, KvEvents};
+use super::config::{BindScope, KvEvents, LoadPaths};
 use super::cut;
 use super::error::SimError;
 use super::fault::{ResponseMode, ServerInfoMode};
 use super::generation::{Generation, Plan};
 use super::kv_cache::Lease;
+use super::load_answer;
 use super::reply::{self, Reply};
 use super::scheduler::{Prefill, RankOutOfRange};
 use super::server_info;
@@ -104,6 +105,8 @@ fn routes(app: &mut web::ServiceConfig) {
         .route("/get_server_info", web::get().to(describe))
         .route("/flush_cache", web::get().to(flush_cache))
         .route("/flush_cache", web::post().to(flush_cache))
+        .route("/v1/loads", web::get().to(loads))
+        .route("/metrics", web::get().to(metrics))
         .route("/generate", web::post().to(infer))
         .route("/v1/{rest:.+}", web::post().to(infer))
         .default_service(web::to(not_found));
@@ -111,6 +114,25 @@ fn routes(app: &mut web::ServiceConfig) {
 
 async fn models(engine: web::Data<EngineState>) -> HttpResponse {
     HttpResponse::Ok().json(server_info::models(&engine.config, engine.created))
+}
+
+async fn loads(engine: web::Data<EngineState>) -> HttpResponse {
+    match engine.config.load_paths {
+        LoadPaths::SgLang => {
+            HttpResponse::Ok().json(load_answer::v1_loads(&engine.pool.loads(), clock::wall_seconds()))
+        }
+        LoadPaths::Vllm | LoadPaths::Nowhere => not_found().await,
+    }
+}
+
+async fn metrics(engine: web::Data<EngineState>) -> HttpResponse {
+    match engine.config.load_paths {
+        LoadPaths::Vllm => {
+            let text = load_answer::vllm_metrics(&engine.pool.loads(), &engine.config.model, engine.config.page_size);
+            HttpResponse::Ok().content_type(ContentType::plaintext()).body(text)
+        }
+        LoadPaths::SgLang | LoadPaths::Nowhere => not_found().await,
+    }
 }
 
 async fn not_found() -> HttpResponse {

@@ -9,6 +9,7 @@ pub mod load_frame;
 pub mod message;
 pub mod msgpack;
 pub mod openai;
+pub mod polled_load;
 pub mod replay;
 pub mod server_info;
 pub mod token_prompt;

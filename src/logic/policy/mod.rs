@@ -41,7 +41,7 @@ pub use round_robin::RoundRobin;
 ///     fn pick(&self, _request: &fathom_router::RequestFacts, view: &View<'_>, _rng: &mut Rng) -> Pick {
 ///         let free = |candidate: usize| -> u64 {
 ///             let reports = view.snapshot(candidate).load.reports().iter().flatten();
-///             reports.map(|r| r.load.capacity_tokens.unwrap_or(0).saturating_sub(r.load.used_tokens)).sum()
+///             reports.map(|r| r.load.capacity_tokens.unwrap_or(0).saturating_sub(r.load.used_tokens.unwrap_or(0))).sum()
 ///         };
 ///         let best = (0..view.len()).max_by_key(|candidate| free(*candidate)).unwrap_or(0);
 ///         Pick::new(best, "most_free_tokens")
