@@ -162,12 +162,8 @@ impl RouterBuilder {
         let variants = VariantBoard::default();
         let observers = Observers::new(self.observers);
         let seed = self.config.seed.unwrap_or_else(clock::start_seed);
-        tracing::info!(
-            seed,
-            policy = self.config.policy.name(),
-            num_workers = self.config.workers.len(),
-            "router starts"
-        );
+        let (policy, num_workers) = (self.config.policy.name(), self.config.workers.len());
+        tracing::info!(seed, policy, num_workers, "router starts");
         let arbiter = Arbiter::new();
         let registry = start_registry(&arbiter, &self.config, self.worker_factory, &observers, &telemetry, &variants);
         // A selector of the embedder's own may look at everything.

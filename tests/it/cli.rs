@@ -52,6 +52,12 @@ async fn workers_and_top_show_the_fleet_to_who_has_the_key() {
     }
     let top = fathom(&["top", "--once"], &[key, ("FATHOM_URL", &router.url)]).await;
     assert!(top.out.contains("serving 1 of 1") && top.out.contains("DECISION"), "{}", top.out);
+    for (command, state) in [("drain", "suspended"), ("resume", "serving")] {
+        let said = fathom(&[command, &engine.url(), "--url", &router.url], &[key]).await;
+        assert!(said.is_good && said.out.starts_with(&engine.url()), "{}{}", said.out, said.error);
+        let listed = fathom(&["workers", "--url", &router.url], &[key]).await;
+        assert!(listed.out.contains(state), "after {command}: {}", listed.out);
+    }
     router.stop().await;
 }
 
