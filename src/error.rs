@@ -100,6 +100,9 @@ pub enum RouteError {
     /// The model's work is shared by pairs, and no decode worker takes traffic.
     #[error("no decode worker can take this request now")]
     NoDecodeWorker,
+    /// As many pages of the operator are open as may be.
+    #[error("as many pages are open as may be")]
+    TooManyPages,
     /// No worker takes traffic now.
     #[error("no worker can take this request now")]
     NoWorkerAvailable,
@@ -145,6 +148,7 @@ impl RouteError {
             | Self::NoDecodeWorker
             | Self::WorkersFull
             | Self::Overloaded
+            | Self::TooManyPages
             | Self::ShuttingDown
             | Self::SelectorUnavailable => ErrorSource::Router,
         }
@@ -159,6 +163,7 @@ impl RouteError {
             | Self::NoPrefillWorker
             | Self::NoDecodeWorker
             | Self::Overloaded
+            | Self::TooManyPages
             | Self::ShuttingDown
             | Self::SelectorUnavailable => true,
             Self::InvalidBody
@@ -198,6 +203,7 @@ impl RouteError {
             Self::WorkersFull => "workers_full",
             Self::AllWorkersFailed => "all_workers_failed",
             Self::UpstreamTimeout => "upstream_timeout",
+            Self::TooManyPages => "too_many_pages",
             Self::Overloaded => "router_overloaded",
             Self::ShuttingDown => "router_shutting_down",
             Self::SelectorUnavailable => "selector_unavailable",

@@ -1,8 +1,8 @@
 //! The composition root: which actors there are, how they are wired, in which order they start and stop.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use actix::prelude::{Actor, Addr, Arbiter, AsyncContext, Context, Recipient};
@@ -18,7 +18,7 @@ use crate::config::{
     ConfigError, DiscoverySettings, LoadPollingMode, PolicyKind, RouterConfig, process_environment, read_admin_workers,
 };
 use crate::error::{ReconfigureError, StartError};
-use crate::http::{Access, EdgePorts, Gate, add_routes};
+use crate::http::{Access, EdgePorts, Gate, add_metrics_routes, add_routes};
 use crate::logic::admin_set::AdminWorker;
 use crate::logic::dns_set::DnsName;
 use crate::logic::endpoint::Endpoint;
@@ -164,16 +164,13 @@ impl RouterBuilder {
         let variants = VariantBoard::default();
         let observers = Observers::new(self.observers);
         let seed = self.config.seed.unwrap_or_else(clock::start_seed);
-        tracing::info!(
-            seed,
-            policy = self.config.policy.name(),
-            num_workers = self.config.workers.len(),
-            "router starts"
-        );
+        let (policy, num_workers) = (self.config.policy.name(), self.config.workers.len());
+        tracing::info!(seed, policy, num_workers, "router starts");
         let arbiter = Arbiter::new();
         let registry = start_registry(&arbiter, &self.config, self.worker_factory, &observers, &telemetry, &variants);
         // A selector of the embedder's own may look at everything.
         let wants_prompts = Arc::new(AtomicBool::new(true));
+        let policy_name = Arc::new(Mutex::new("custom_selector"));
         let mut settings_port = None;
         let own_policy = self.policy.clone();
         let selector = match self.selector {
@@ -181,6 +178,7 @@ impl RouterBuilder {
             None => {
                 let settings = selector_settings(&self.config, own_policy.as_ref(), seed);
                 wants_prompts.store(settings.wants_prompts(), Ordering::Relaxed);
+                *policy_name.lock().unwrap_or_else(PoisonError::into_inner) = settings.policy.name();
                 let selector = start_selector(&arbiter, settings, &registry, &observers, &telemetry);
                 settings_port = Some(selector.clone().recipient());
                 SelectorPorts::new(selector.clone().recipient()).with_workers(selector.recipient())
@@ -213,6 +211,8 @@ impl RouterBuilder {
             variants,
             retry_budget: Arc::default(),
             rooms: OpenRooms::default(),
+            policy: policy_name,
+            board: Arc::default(),
         };
         let reload = Reload { selector: settings_port, own_policy, seed };
         Ok(RouterHandle { config: Arc::new(self.config), ports, registry, reload, arbiter: arbiter.handle() })
@@ -382,6 +382,12 @@ impl RouterHandle {
         move |services: &mut ServiceConfig| add_routes(services, ports.clone(), EngineClient::new(&upstream))
     }
 
+    /// Returns what `App::configure` takes to serve `/metrics`, `/healthz`, `/readyz` and `/health` only, for a listener of their own.
+    pub fn configure_metrics(&self) -> impl Fn(&mut ServiceConfig) + Clone + Send + 'static {
+        let (ports, upstream) = (self.ports.clone(), self.config.upstream.clone());
+        move |services: &mut ServiceConfig| add_metrics_routes(services, ports.clone(), EngineClient::new(&upstream))
+    }
+
     /// Returns where to send full sets of endpoints under a source name of your own.
     pub fn endpoints(&self) -> Recipient<EndpointsChanged> {
         self.registry.clone().recipient()
@@ -399,10 +405,11 @@ impl RouterHandle {
             return Err(ReconfigureError::NeedsRestart);
         }
         let settings = selector_settings(&config, self.reload.own_policy.as_ref(), self.reload.seed);
-        let wants_prompts = settings.wants_prompts();
+        let (wants_prompts, policy_name) = (settings.wants_prompts(), settings.policy.name());
         if let Some(selector) = &self.reload.selector {
             selector.send(settings).await.map_err(|_| ReconfigureError::Stopped)?;
             self.ports.wants_prompts.store(wants_prompts, Ordering::Relaxed);
+            *self.ports.policy.lock().unwrap_or_else(PoisonError::into_inner) = policy_name;
         }
         let workers = StaticDiscovery::set(config.workers);
         self.registry.send(workers).await.map_err(|_| ReconfigureError::Stopped)

@@ -26,6 +26,7 @@ use crate::logic::parking::{Parking, Place};
 use crate::logic::policy::{LeastLoad, PrefixMatch};
 use crate::logic::price::{Basis, PriceRules, trust};
 use crate::logic::rate_limit::RateLimit;
+use crate::logic::recent::RecentDecision;
 use crate::logic::request::RequestFacts;
 use crate::logic::rng::Rng;
 use crate::logic::role::Part;
@@ -76,8 +77,9 @@ pub struct SelectorActor {
 struct Waiting {
     request: RequestFacts,
     reply: Option<OneshotSender<Result<Decision, NoWorker>>>,
-    /// Its place in the queue, once it has waited there.
+    /// Its place in the queue, once it has waited there, and since when.
     place: Option<Place>,
+    queued_at: Option<Instant>,
 }
 
 impl Waiting {
@@ -186,9 +188,14 @@ impl SelectorActor {
                 .inspect_err(|cause| Telemetry::count(&self.telemetry.no_worker, cause.name()));
             self.answer(waiting, decision, now);
         }
-        let late = self.parked.expired(now);
+        let expired = self.parked.expired(now);
+        // Whoever is answered may look at it.
         self.telemetry.queued_requests.set(self.parked.len() as i64);
-        late.into_iter().for_each(|late| late.answer(Err(NoWorker::Full)));
+        for late in expired {
+            let waited = late.queued_at.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
+            self.telemetry.queue_wait_seconds.observe(waited);
+            self.refuse(late, "waited_too_long");
+        }
         buffers.siblings.clear();
         // The snapshots must not outlive their round: the workers reuse theirs as long as nothing changes.
         buffers.view.clear();
@@ -196,20 +203,32 @@ impl SelectorActor {
     }
 
     /// Answers, unless the request may wait for room.
-    fn answer(&mut self, waiting: Waiting, decision: Result<Decision, NoWorker>, now: Instant) {
-        if !matches!(decision, Err(NoWorker::Full)) {
-            waiting.answer(decision);
-            return;
-        }
-        match waiting.place {
-            Some(place) => self.parked.put_back(place, waiting),
-            None => {
+    fn answer(&mut self, mut waiting: Waiting, decision: Result<Decision, NoWorker>, now: Instant) {
+        match (decision, waiting.place) {
+            (Err(NoWorker::Full), Some(place)) => self.parked.put_back(place, waiting),
+            (Err(NoWorker::Full), None) => {
                 let (priority, deadline) = (waiting.request.priority, now + self.settings.queue.timeout);
+                waiting.queued_at = Some(now);
                 if let Err(turned_away) = self.parked.enter(waiting, priority, deadline) {
-                    turned_away.answer(decision);
+                    self.refuse(turned_away, "queue_full");
                 }
             }
+            (Err(cause), _) => {
+                Telemetry::count(&self.telemetry.no_worker, cause.name());
+                waiting.answer(Err(cause));
+            }
+            (Ok(decision), _) => {
+                let queued_for = waiting.queued_at.map(|since| now.saturating_duration_since(since));
+                queued_for.into_iter().for_each(|waited| self.telemetry.queue_wait_seconds.observe(waited));
+                waiting.answer(Ok(decision.with_queue_time(queued_for.unwrap_or_default())));
+            }
         }
+    }
+
+    fn refuse(&self, waiting: Waiting, why: &'static str) {
+        Telemetry::count(&self.telemetry.no_worker, NoWorker::Full.name());
+        Telemetry::count(&self.telemetry.queue_refusals, why);
+        waiting.answer(Err(NoWorker::Full));
     }
 
     fn note_misses(&mut self, open: &OpenRound, now: Instant) {
@@ -266,11 +285,41 @@ impl SelectorActor {
         if let Some(prompt) = &request.prompt {
             buffers.siblings.note(choice.slot, choice.rank, prompt);
         }
+        let matched_tokens = matched_tokens(request, &choice, buffers);
+        self.remember(id, request, &choice, matched_tokens, &open.workers[choice.slot], now);
         self.record(id, seed, self.settings.policy.name(), &choice, buffers, now);
         let fallbacks = choice.fallbacks.iter().map(|slot| Arc::clone(&open.workers[*slot])).collect();
         let worker = Arc::clone(&open.workers[choice.slot]);
         let decision = Decision::at_rank(id, worker, choice.rank, request, choice.reason, choice.basis);
-        Ok(decision.with_fallbacks(fallbacks))
+        Ok(decision.with_fallbacks(fallbacks).with_matched_tokens(matched_tokens))
+    }
+
+    /// Keeps what an operator sees of it: one entry of a bounded list.
+    fn remember(
+        &self,
+        id: DecisionId,
+        request: &RequestFacts,
+        choice: &Choice,
+        matched_tokens: Option<u32>,
+        worker: &WorkerPorts,
+        now: Instant,
+    ) {
+        let prompt_tokens = request.prompt.as_ref().map(|prompt| prompt.num_tokens());
+        if let (Some(all), Some(matched)) = (prompt_tokens, matched_tokens) {
+            self.telemetry.prompt_tokens.inc_by(u64::from(all));
+            self.telemetry.matched_prompt_tokens.inc_by(u64::from(matched));
+        }
+        self.telemetry.recent().note(RecentDecision {
+            id,
+            worker: worker.id,
+            rank: choice.rank,
+            reason: choice.reason,
+            basis: choice.basis,
+            load: choice.load,
+            prompt_tokens,
+            matched_tokens,
+            at: now,
+        });
     }
 
     fn advance_turn(&mut self, request: &RequestFacts) {
@@ -312,6 +361,18 @@ impl SelectorActor {
         });
     }
 
+    fn count_causes(&self, buffers: &Buffers, now: Instant) {
+        let candidates = buffers.scratch.candidates().iter();
+        let snapshots = candidates.filter_map(|candidate| buffers.view.get(candidate.slot)?.as_ref());
+        let mut causes: Vec<&'static str> = Vec::new();
+        for trust in snapshots.map(|snapshot| trust(snapshot, &self.settings.price, now)) {
+            if !trust.is_trusted() && !causes.contains(&trust.name()) {
+                causes.push(trust.name());
+            }
+        }
+        causes.into_iter().for_each(|cause| Telemetry::count(&self.telemetry.fallback_causes, cause));
+    }
+
     /// One log line per change, and a gauge: the operator must learn that the engines' load is not what decides.
     fn note_fallback(&mut self, basis: Basis, buffers: &Buffers, now: Instant) {
         let advertised =
@@ -319,6 +380,7 @@ impl SelectorActor {
         let is_on_fallback = basis != Basis::Engine && buffers.view.iter().any(advertised);
         if is_on_fallback {
             self.telemetry.fallback_decisions.inc();
+            self.count_causes(buffers, now);
         }
         if is_on_fallback == self.was_on_fallback {
             return;
@@ -336,6 +398,14 @@ impl SelectorActor {
             tracing::info!(held_back, "the fleet is routed on the engines' load again");
         }
     }
+}
+
+/// Returns how many of the prompt's tokens the chosen worker holds; `None` where the prompt is not known as tokens.
+fn matched_tokens(request: &RequestFacts, choice: &Choice, buffers: &Buffers) -> Option<u32> {
+    let prompt = request.prompt.as_ref()?;
+    let matched_blocks = buffers.matches.get(choice.slot).map_or(0, |found| found.matched_blocks);
+    let block_size = buffers.view.get(choice.slot)?.as_ref()?.kv.variant.map_or(0, |variant| variant.block_size);
+    Some(matched_blocks.saturating_mul(block_size).min(prompt.num_tokens()))
 }
 
 /// A policy is the user's code: where it panics, the request still goes to the least loaded worker.
@@ -395,7 +465,7 @@ impl std::fmt::Debug for Waiting {
 
 impl MessageResponse<SelectorActor, SelectWorker> for Queued {
     fn handle(self, _ctx: &mut Context<SelectorActor>, reply: Option<OneshotSender<Result<Decision, NoWorker>>>) {
-        self.queue.borrow_mut().push_back(Waiting { request: self.request, reply, place: None });
+        self.queue.borrow_mut().push_back(Waiting { request: self.request, reply, place: None, queued_at: None });
     }
 }
 

@@ -66,6 +66,10 @@ impl ServerConfig {
             let rule = "must be a host name or an IP address, without a port";
             return Err(ConfigError::Rule { key: "host", value: format!("{:?}", self.host), rule });
         }
+        if let Some(port) = self.metrics_port.filter(|port| *port != 0 && *port == self.port) {
+            let rule = "must be another port than that of the clients";
+            return Err(ConfigError::Rule { key: "metrics_port", value: port.to_string(), rule });
+        }
         within("http_threads", self.http_threads, 1..=MAX_HTTP_THREADS)?;
         if self.h2c && self.tls.is_some() {
             let rule = "has no effect beside tls_cert_file, which brings HTTP/2 of its own";

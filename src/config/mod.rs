@@ -380,6 +380,8 @@ pub struct HttpSettings {
     /// Whether the DP rank that a client names (`x-data-parallel-rank`, or `routed_dp_rank` in the body) is honoured, where the worker
     /// owns it. Default: no.
     pub forward_dp_rank: bool,
+    /// Whether each client's request is logged with one line when it has ended. Default: no.
+    pub request_log: bool,
 }
 
 impl Default for HttpSettings {
@@ -392,6 +394,7 @@ impl Default for HttpSettings {
             forward_authorization: false,
             forward_token_ids: false,
             forward_dp_rank: false,
+            request_log: false,
         }
     }
 }
@@ -423,6 +426,9 @@ pub struct ServerConfig {
     pub host: String,
     /// Port to listen on; 0 takes a free one. Default: 30000.
     pub port: u16,
+    /// Further port on the same host that serves `/metrics`, `/healthz` and `/readyz` only, without TLS; 0 takes a free one.
+    /// Default: none.
+    pub metrics_port: Option<u16>,
     /// Threads that serve HTTP: 1 to 1024. Default: as many as run at a time on this machine.
     pub http_threads: usize,
     /// Certificate and key of the listener. Default: none, and the listener speaks plain HTTP.
@@ -449,6 +455,7 @@ impl Default for ServerConfig {
         Self {
             host: "127.0.0.1".to_owned(),
             port: 30_000,
+            metrics_port: None,
             http_threads: std::thread::available_parallelism().map_or(1, usize::from).min(check::MAX_HTTP_THREADS),
             tls: None,
             h2c: false,

@@ -163,7 +163,7 @@ fn an_empty_or_malformed_element_of_the_list_is_named() {
 }
 
 /// Key, value as it stands in the file, and what is said of it.
-const REFUSED: [(&str, &str, &str); 67] = [
+const REFUSED: [(&str, &str, &str); 68] = [
     ("eject_after_unreachable", "0", "must be at least 1"),
     ("eject_after_unreachable", "1001", "must be at most 1000"),
     ("eject_failure_ratio", "-0.1", "must be at least 0"),
@@ -212,6 +212,7 @@ const REFUSED: [(&str, &str, &str); 67] = [
     ("host", "\"\"", "must be a host name or an IP address, without a port"),
     ("host", "\"localhost:80\"", "must be a host name or an IP address, without a port"),
     ("host", "\"http://localhost\"", "must be a host name or an IP address, without a port"),
+    ("metrics_port", "30000", "must be another port than that of the clients"),
     ("http_threads", "0", "must be at least 1"),
     ("http_threads", "1025", "must be at most 1024"),
     ("max_body_bytes", "0", "must be at least 1"),
@@ -254,7 +255,7 @@ fn the_ends_of_a_range_are_part_of_it() {
         introspection_attempt_timeout_ms = 1\nintrospection_attempts = 1\nintrospection_pending_interval_ms = 100
         introspection_interval_secs = 1\nintrospection_unauthorized_interval_secs = 1\nconnect_timeout_ms = 1
         response_header_timeout_secs = 1\npool_idle_timeout_ms = 1\nmax_idle_per_worker = 0\nport = 0\nhttp_threads = 1
-        max_body_bytes = 1\nmax_concurrent_requests = 1\ndrain_timeout_secs = 0\nseed = 0";
+        metrics_port = 0\nmax_body_bytes = 1\nmax_concurrent_requests = 1\ndrain_timeout_secs = 0\nseed = 0";
     let most = "eject_after_unreachable = 1000\neject_failure_ratio = 1\neject_min_requests = 1000000
         eject_window_ms = 3600000\neject_cooldown_ms = 86400000\neject_max_cooldown_ms = 86400000
         probation_successes = 1000\nhealth_interval_ms = 86400000\nhealth_timeout_ms = 60000\nhealth_failures = 1000

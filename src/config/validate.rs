@@ -190,6 +190,7 @@ impl RawConfig {
         set(&mut settings.max_concurrent_requests, self.edge.max_concurrent_requests);
         set(&mut settings.client_timeout, self.edge.client_timeout_secs.map(Duration::from_secs));
         set(&mut settings.expose_decision, self.edge.expose_decision);
+        set(&mut settings.request_log, self.process.request_log);
         set(&mut settings.forward_authorization, self.edge.forward_authorization);
         set(&mut settings.forward_token_ids, self.cache.forward_token_ids);
         set(&mut settings.forward_dp_rank, self.targets.forward_dp_rank);
@@ -218,6 +219,7 @@ impl RawConfig {
         let mut config = ServerConfig::default();
         set(&mut config.host, self.edge.host.as_deref().map(without_brackets));
         set(&mut config.port, self.edge.port);
+        config.metrics_port = self.edge.metrics_port;
         set(&mut config.http_threads, self.edge.http_threads);
         config.tls = self.tls()?;
         set(&mut config.h2c, self.edge.h2c);

@@ -3,6 +3,7 @@
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Instant;
 
 use actix_web::body::BoxBody;
 use actix_web::http::header::CONTENT_LENGTH;
@@ -18,6 +19,7 @@ use crate::http::departure::{Departure, WatchedBody};
 use crate::http::headers::to_engine;
 use crate::http::proxy::{Outgoing, route};
 use crate::http::ranks::{RankCarrier, wanted_rank};
+use crate::http::record::Record;
 use crate::http::{Edge, prompt, respond};
 use crate::logic::request::RequestFacts;
 use crate::prompt::PromptKind;
@@ -58,9 +60,14 @@ impl EngineRoute {
 
 /// Forwards a request to the worker that is decided on.
 pub(super) async fn forward(request: HttpRequest, payload: web::Payload, edge: web::Data<Edge>) -> HttpResponse {
-    match try_forward(&request, payload, &edge).await {
+    let arrived_at = clock::now();
+    let mut record = Record::open(&edge, &request, arrived_at);
+    match try_forward(&request, payload, &edge, &mut record, arrived_at).await {
         Ok(response) => response,
-        Err(error) => respond::error(error, &edge.ports.telemetry),
+        Err(error) => {
+            record.refused(error);
+            respond::error(error, &edge.ports.telemetry)
+        }
     }
 }
 
@@ -68,9 +75,10 @@ async fn try_forward(
     request: &HttpRequest,
     mut payload: web::Payload,
     edge: &Edge,
+    record: &mut Record,
+    arrived_at: Instant,
 ) -> Result<HttpResponse, RouteError> {
-    let arrived_at = clock::now();
-    let pass = edge.ports.gate.enter()?;
+    record.holds(edge.ports.gate.enter()?);
     let headers = to_engine(request.headers(), edge.ports.settings.forward_authorization)?;
     let announced = request.headers().get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
     let HttpSettings { max_body_bytes, client_timeout, .. } = edge.ports.settings;
@@ -78,6 +86,7 @@ async fn try_forward(
     let route_data = request.app_data::<EngineRoute>().copied().unwrap_or(EngineRoute::any("/"));
     let mut facts = facts_of(request, &body, route_data, edge.ports.settings.forward_dp_rank)?;
     facts.priority = priority_of(request);
+    record.names_model(facts.model.as_ref());
     if let Some(kind) = route_data.prompt {
         let known = prompt::known(edge, kind, facts.model.as_ref(), &body).await;
         if let Some(known) = known {
@@ -93,7 +102,7 @@ async fn try_forward(
         rank_carrier: route_data.rank_carrier(),
         arrived_at,
     };
-    let routed = route(edge, facts, outgoing, pass);
+    let routed = route(edge, facts, outgoing, record);
     match Departure::of(request, payload) {
         None => routed.await,
         Some(departure) => watched(routed, departure).await,

@@ -1,7 +1,7 @@
 //! The HTTP edge: the route table, and what its handlers share.
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
 
 use actix::prelude::Recipient;
 use actix_web::guard;
@@ -23,6 +23,8 @@ mod admin_kv;
 mod admin_ranks;
 mod admin_workers;
 mod body;
+mod dashboard;
+mod dashboard_frame;
 mod departure;
 mod fleet_metrics;
 mod handlers;
@@ -32,9 +34,11 @@ mod pairs;
 mod prompt;
 mod proxy;
 mod ranks;
+mod record;
 mod respond;
 
 pub(crate) use access::Access;
+pub(crate) use dashboard::Board;
 pub(crate) use in_flight::Gate;
 
 /// Paths that are forwarded with a JSON body, which must name the model where the interface has one, and whose prompts they take.
@@ -74,6 +78,10 @@ pub(crate) struct EdgePorts {
     pub(crate) retry_budget: Arc<RetryBudget>,
     /// The rooms in which pairs of engines meet.
     pub(crate) rooms: OpenRooms,
+    /// Name of the policy that decides.
+    pub(crate) policy: Arc<Mutex<&'static str>>,
+    /// What open pages of the operator share.
+    pub(crate) board: Arc<Board>,
 }
 
 /// What the handlers of one HTTP thread share.
@@ -83,16 +91,27 @@ struct Edge {
     client: EngineClient,
 }
 
-/// Adds the router's routes, at whatever scope `services` stands for. Called once on each HTTP thread.
-pub(crate) fn add_routes(services: &mut ServiceConfig, ports: EdgePorts, client: EngineClient) {
+/// Adds what tells how the router fares, at whatever scope `services` stands for.
+pub(crate) fn add_metrics_routes(services: &mut ServiceConfig, ports: EdgePorts, client: EngineClient) {
     services.app_data(web::Data::new(Edge { ports, client }));
     services
         .route("/healthz", web::get().to(admin::healthz))
         .route("/readyz", web::get().to(admin::readyz))
         // What engines call their own, and load balancers in front of them ask for.
         .route("/health", web::get().to(admin::readyz));
-    let admin_routes =
-        [("/metrics", web::get().to(admin::metrics)), ("/workers/{id}/kv_blocks", web::get().to(admin_kv::blocks))];
+    let metrics = web::resource("/metrics").guard(guard::Get()).wrap(from_fn(access::admin_only));
+    services.service(metrics.route(web::get().to(admin::metrics)));
+}
+
+/// Adds the router's routes, at whatever scope `services` stands for. Called once on each HTTP thread.
+pub(crate) fn add_routes(services: &mut ServiceConfig, ports: EdgePorts, client: EngineClient) {
+    add_metrics_routes(services, ports, client);
+    let page = web::resource("/dashboard").guard(guard::Get()).wrap(from_fn(access::page_only));
+    services.service(page.route(web::get().to(dashboard::page)));
+    let admin_routes = [
+        ("/dashboard/events", web::get().to(dashboard::events)),
+        ("/workers/{id}/kv_blocks", web::get().to(admin_kv::blocks)),
+    ];
     for (path, route) in admin_routes {
         services.service(web::resource(path).guard(guard::Get()).wrap(from_fn(access::admin_only)).route(route));
     }

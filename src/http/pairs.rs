@@ -21,15 +21,16 @@ use crate::clock;
 use crate::error::RouteError;
 use crate::http::Edge;
 use crate::http::body::{BrokenBody, ForwardedBody};
-use crate::http::in_flight::Pass;
-use crate::http::proxy::{Answer, Outgoing, Sent, request_for, respond, select};
+use crate::http::proxy::{Answer, Outgoing, Sent, may_retry, request_for, respond, select};
 use crate::http::ranks::send_at_rank;
+use crate::http::record::Record;
 use crate::logic::ids::WorkerId;
 use crate::logic::request::RequestFacts;
 use crate::logic::retry::{StatusMeaning, meaning_of};
 use crate::logic::rng::Rng;
 use crate::logic::rooms::Rooms;
 use crate::messages::{Decision, Outcome, PrefillLeg, Reservation, WorkerPorts};
+use crate::telemetry::{RequestEnd, Telemetry};
 use crate::upstream::UpstreamError;
 use crate::wire::shared_body::{Meeting, batch_size, shared_body};
 
@@ -66,12 +67,13 @@ pub(super) async fn route(
     mut request: RequestFacts,
     mut decision: Decision,
     outgoing: Outgoing,
-    pass: Pass,
+    record: &mut Record,
 ) -> Result<HttpResponse, RouteError> {
     let batch = batch_size(&outgoing.body).map_err(|_| RouteError::TooManyPrompts)?;
     let (mut held, mut num_early_ends) = (None, 0);
     for num_pairs in 1.. {
         let labels = (decision.id, decision.reason, decision.basis);
+        record.tries(&decision.worker);
         let (answer, prefill) = match attempt(edge, decision, &outgoing, batch).await? {
             Attempt::Answered(answer, prefill) => (answer, prefill),
             Attempt::Refused(answer) => (answer, None),
@@ -83,17 +85,17 @@ pub(super) async fn route(
                 held = own_words.or(held);
                 request.excluded.push(worker);
                 let is_last = num_pairs >= MAX_PAIRS || num_early_ends > MAX_EARLY_ENDS;
-                if let Some(next) = next_pair(edge, &request, is_last).await {
+                if let Some(next) = next_pair(edge, &request, is_last, record).await {
                     decision = next;
                     continue;
                 }
                 (held.take().ok_or(RouteError::AllWorkersFailed)?, None)
             }
         };
-        let waited = clock::now().saturating_duration_since(outgoing.arrived_at);
-        edge.ports.telemetry.first_byte_seconds.observe(waited.as_secs_f64());
-        let sent = Sent { method: &outgoing.method, reads_usage: false };
-        let response = respond(edge, answer, labels, sent, pass);
+        let now = clock::now();
+        edge.ports.telemetry.first_byte_seconds.observe(now.saturating_duration_since(outgoing.arrived_at));
+        let sent = Sent { method: &outgoing.method, reads_usage: false, answered_at: now };
+        let response = respond(edge, answer, labels, sent, record.take());
         return Ok(match prefill {
             None => response.map_into_boxed_body(),
             Some(prefill) => response.map_body(|_, decode| BoxBody::new(PairBody { decode, prefill: Some(prefill) })),
@@ -103,12 +105,13 @@ pub(super) async fn route(
 }
 
 /// A regular worker that has come meanwhile is left to the next request.
-async fn next_pair(edge: &Edge, request: &RequestFacts, is_last: bool) -> Option<Decision> {
-    if is_last || !edge.ports.retry_budget.take() {
+async fn next_pair(edge: &Edge, request: &RequestFacts, is_last: bool, record: &mut Record) -> Option<Decision> {
+    if is_last || !may_retry(edge) {
         return None;
     }
     edge.ports.telemetry.fallback_dispatches.inc();
-    select(edge, request).await.ok().filter(|decision| decision.prefill.is_some())
+    Telemetry::count(&edge.ports.telemetry.retries, "pair");
+    select(edge, request, record).await.ok().filter(|decision| decision.prefill.is_some())
 }
 
 async fn attempt(
@@ -327,7 +330,7 @@ impl MessageBody for PairBody {
                 {
                     reservation.finish(answer.outcome);
                 }
-                self.decode.end(Outcome::PeerFailed);
+                self.decode.break_off(Outcome::PeerFailed, RequestEnd::BrokeOff);
                 return Poll::Ready(Some(Err(BrokenBody::Peer)));
             }
         }

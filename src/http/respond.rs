@@ -40,7 +40,8 @@ pub(super) fn error(error: RouteError, telemetry: &Telemetry) -> HttpResponse {
     response.body(error_body(&error.to_string(), kind, error.code()))
 }
 
-fn status(error: RouteError) -> StatusCode {
+/// Returns the status of the answer for the error.
+pub(super) fn status(error: RouteError) -> StatusCode {
     match error {
         RouteError::InvalidBody
         | RouteError::TooManyPrompts
@@ -59,6 +60,7 @@ fn status(error: RouteError) -> StatusCode {
         | RouteError::AllWorkersFailed
         | RouteError::WorkersFull
         | RouteError::Overloaded
+        | RouteError::TooManyPages
         | RouteError::ShuttingDown
         | RouteError::SelectorUnavailable => StatusCode::SERVICE_UNAVAILABLE,
     }

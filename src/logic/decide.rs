@@ -103,6 +103,10 @@ pub enum NoWorker {
 }
 
 impl NoWorker {
+    /// Every cause, for counters that show zeros too.
+    pub const ALL: [Self; 6] =
+        [Self::EmptyFleet, Self::NoneServing, Self::UnknownModel, Self::Full, Self::AllFailed, Self::NoAnswer];
+
     /// Returns the name used in metrics.
     pub fn name(self) -> &'static str {
         match self {

@@ -28,6 +28,7 @@ pub mod rank_acceptance;
 pub mod rank_choice;
 pub mod ranks;
 pub mod rate_limit;
+pub mod recent;
 pub mod request;
 pub mod retry;
 pub mod rng;

@@ -247,6 +247,10 @@ pub struct Decision {
     pub prompt: Option<Arc<PromptKeys>>,
     /// Who computes the prompt, where the worker is a decode worker; there are no fallbacks then.
     pub prefill: Option<Box<PrefillLeg>>,
+    /// How long the request waited for room.
+    pub queued_for: Duration,
+    /// Tokens of the prompt that the worker holds in its cache; `None` where the prompt is not known as tokens.
+    pub matched_tokens: Option<u32>,
 }
 
 /// The part of a shared request that its prefill worker does.
@@ -304,7 +308,19 @@ impl Decision {
     ) -> Self {
         let prompt = request.prompt.clone();
         let reservation = worker.reserve(id, rank, prompt.clone());
-        Self { id, worker, rank, reservation, fallbacks: Vec::new(), reason, basis, prompt, prefill: None }
+        Self {
+            id,
+            worker,
+            rank,
+            reservation,
+            fallbacks: Vec::new(),
+            reason,
+            basis,
+            prompt,
+            prefill: None,
+            queued_for: Duration::ZERO,
+            matched_tokens: None,
+        }
     }
 
     /// Names who computes the prompt for the worker, which then is a decode worker.
@@ -318,6 +334,20 @@ impl Decision {
     #[must_use]
     pub fn with_fallbacks(mut self, fallbacks: Vec<Arc<WorkerPorts>>) -> Self {
         self.fallbacks = fallbacks;
+        self
+    }
+
+    /// Notes how long the request waited for room.
+    #[must_use]
+    pub fn with_queue_time(mut self, queued_for: Duration) -> Self {
+        self.queued_for = queued_for;
+        self
+    }
+
+    /// Notes how many tokens of the prompt the worker holds.
+    #[must_use]
+    pub fn with_matched_tokens(mut self, matched_tokens: Option<u32>) -> Self {
+        self.matched_tokens = matched_tokens;
         self
     }
 }
