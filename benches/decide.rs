@@ -18,6 +18,7 @@ use fathom_router::logic::load::{LoadView, RankLoad, RankReport};
 use fathom_router::logic::policy::{CacheAwareSettings, PrefixMatch};
 use fathom_router::logic::price::{BasisRule, PriceRules};
 use fathom_router::logic::request::RequestFacts;
+use fathom_router::logic::role::Part;
 use fathom_router::logic::snapshot::WorkerSnapshot;
 
 const NUM_RANKS: usize = 4;
@@ -60,7 +61,14 @@ fn policies(c: &mut Criterion) {
                     seed += 1;
                     let round =
                         FrozenRound { slots: &slots, reserved: &reserved, matches: &matches, now: clock::now() };
-                    let rules = DecideRules { price, policy: &*policy, turn: seed, seed, caps: Caps::default() };
+                    let rules = DecideRules {
+                        price,
+                        policy: &*policy,
+                        turn: seed,
+                        seed,
+                        caps: Caps::default(),
+                        part: Part::Whole,
+                    };
                     black_box(decide(&request, &round, &rules, &mut scratch)).expect("a worker")
                 });
             });

@@ -147,7 +147,7 @@ fn predictions(criterion: &mut Criterion) {
     criterion.bench_function("predict_and_withdraw_512_blocks", |bencher| {
         let mut index = filled(250, false);
         bencher.iter(|| {
-            index.predict(DecisionId::new(1), &prompt, None, now, Duration::from_secs(10));
+            index.predict(DecisionId::new(1), &prompt, None, None, now, Duration::from_secs(10));
             index.withdraw(DecisionId::new(1));
         });
     });

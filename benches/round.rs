@@ -21,7 +21,9 @@ use fathom_router::logic::ids::{DpRank, WorkerId};
 use fathom_router::logic::load::{LoadView, RankLoad, RankReport};
 use fathom_router::logic::policy::CacheAwareSettings;
 use fathom_router::logic::price::{BasisRule, PriceRules};
+use fathom_router::logic::rank_choice::RankRules;
 use fathom_router::logic::request::RequestFacts;
+use fathom_router::logic::role::Part;
 use fathom_router::logic::snapshot::WorkerSnapshot;
 use fathom_router::logic::variant_board::VariantBoard;
 use fathom_router::messages::{Describe, ReportLoad, ReportTrouble, SelectWorker, WorkersChanged};
@@ -77,7 +79,11 @@ async fn grouped(num_workers: usize) -> Recipient<SelectWorker> {
         }
         workers.push(Arc::new(ports));
     }
+    let ranks = RankRules { freshness: FRESHNESS, cache: CacheAwareSettings::default() };
     let settings = SelectorSettings {
+        ranks,
+        prefill_policy: PolicyKind::LeastLoad.build(CacheAwareSettings::default()),
+        decode_policy: PolicyKind::LeastLoad.build(CacheAwareSettings::default()),
         caps: Caps::default(),
         queue: QueueSettings::default(),
         price: price_rules(),
@@ -144,8 +150,14 @@ async fn run_naive(workers: &[Addr<NaiveWorker>], num_waiting: usize, num_rounds
             let slots: Vec<_> =
                 join_all(workers.iter().map(|worker| worker.send(Ask))).await.into_iter().map(Result::ok).collect();
             let frozen = FrozenRound { slots: &slots, reserved: &[], matches: &[], now: clock::now() };
-            let rules =
-                DecideRules { price: price_rules(), policy: &*policy, turn: 0, seed: round, caps: Caps::default() };
+            let rules = DecideRules {
+                price: price_rules(),
+                policy: &*policy,
+                turn: 0,
+                seed: round,
+                caps: Caps::default(),
+                part: Part::Whole,
+            };
             decide(&RequestFacts::default(), &frozen, &rules, &mut Scratch::default()).expect("a worker")
         };
         join_all((0..num_waiting).map(|_| one())).await;

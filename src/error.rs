@@ -61,6 +61,9 @@ pub enum RouteError {
     /// The body is not one JSON object.
     #[error("the body is not a JSON object")]
     InvalidBody,
+    /// The request is for a pair of engines, and lists more prompts than get rooms.
+    #[error("{0}", crate::wire::shared_body::TooManyPrompts)]
+    TooManyPrompts,
     /// The body is larger than the limit.
     #[error("the body is larger than {max_body_bytes} bytes")]
     BodyTooLarge {
@@ -94,6 +97,15 @@ pub enum RouteError {
     /// No worker has this id.
     #[error("no worker has this id")]
     UnknownWorker,
+    /// The model's work is shared by pairs, and no prefill worker takes traffic.
+    #[error("no prefill worker can take this request now")]
+    NoPrefillWorker,
+    /// The model's work is shared by pairs, and no decode worker takes traffic.
+    #[error("no decode worker can take this request now")]
+    NoDecodeWorker,
+    /// As many pages of the operator are open as may be.
+    #[error("as many pages are open as may be")]
+    TooManyPages,
     /// No worker takes traffic now.
     #[error("no worker can take this request now")]
     NoWorkerAvailable,
@@ -122,6 +134,7 @@ impl RouteError {
     pub fn source(self) -> ErrorSource {
         match self {
             Self::InvalidBody
+            | Self::TooManyPrompts
             | Self::BodyTooLarge { .. }
             | Self::BodyBroken
             | Self::BodyTimeout
@@ -134,8 +147,11 @@ impl RouteError {
             | Self::UnknownWorker => ErrorSource::Client,
             Self::AllWorkersFailed | Self::UpstreamTimeout => ErrorSource::Engine,
             Self::NoWorkerAvailable
+            | Self::NoPrefillWorker
+            | Self::NoDecodeWorker
             | Self::WorkersFull
             | Self::Overloaded
+            | Self::TooManyPages
             | Self::ShuttingDown
             | Self::SelectorUnavailable => ErrorSource::Router,
         }
@@ -147,10 +163,14 @@ impl RouteError {
             Self::AllWorkersFailed
             | Self::WorkersFull
             | Self::NoWorkerAvailable
+            | Self::NoPrefillWorker
+            | Self::NoDecodeWorker
             | Self::Overloaded
+            | Self::TooManyPages
             | Self::ShuttingDown
             | Self::SelectorUnavailable => true,
             Self::InvalidBody
+            | Self::TooManyPrompts
             | Self::BodyTooLarge { .. }
             | Self::BodyBroken
             | Self::BodyTimeout
@@ -169,6 +189,7 @@ impl RouteError {
     pub fn code(self) -> &'static str {
         match self {
             Self::InvalidBody => "invalid_body",
+            Self::TooManyPrompts => "too_many_prompts",
             Self::BodyTooLarge { .. } => "body_too_large",
             Self::BodyBroken => "body_broken",
             Self::BodyTimeout => "body_timeout",
@@ -180,9 +201,12 @@ impl RouteError {
             Self::UnknownModel => "model_not_found",
             Self::UnknownWorker => "worker_not_found",
             Self::NoWorkerAvailable => "no_worker_available",
+            Self::NoPrefillWorker => "no_prefill_worker",
+            Self::NoDecodeWorker => "no_decode_worker",
             Self::WorkersFull => "workers_full",
             Self::AllWorkersFailed => "all_workers_failed",
             Self::UpstreamTimeout => "upstream_timeout",
+            Self::TooManyPages => "too_many_pages",
             Self::Overloaded => "router_overloaded",
             Self::ShuttingDown => "router_shutting_down",
             Self::SelectorUnavailable => "selector_unavailable",
@@ -197,6 +221,8 @@ impl From<NoWorker> for RouteError {
             NoWorker::AllFailed => Self::AllWorkersFailed,
             NoWorker::Full => Self::WorkersFull,
             NoWorker::EmptyFleet | NoWorker::NoneServing => Self::NoWorkerAvailable,
+            NoWorker::NoPrefill => Self::NoPrefillWorker,
+            NoWorker::NoDecode => Self::NoDecodeWorker,
             NoWorker::NoAnswer => Self::SelectorUnavailable,
         }
     }

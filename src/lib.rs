@@ -67,6 +67,8 @@
 //! | what does a frame do? | [`wire`], then [`logic::load`] |
 //! | what does a KV event do? | [`wire::kv_event`], then [`logic::kv_stream`] and [`logic::prefix_index`] |
 //! | why has a prompt no match? | `fathom_prompts_total`, then [`prompt`] and `/workers` |
+//! | which DP rank? | [`logic::rank_choice`], [`logic::ranks`] |
+//! | how do prefill and decode meet? | [`logic::role`], [`logic::rooms`], `http/pairs.rs` |
 //! | who sends this message? | [`messages`] |
 //! | when is a worker started or replaced? | [`logic::membership`], [`actors::RegistryActor`] |
 //! | which status code? | `http/respond.rs` |

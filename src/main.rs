@@ -10,10 +10,14 @@ use fathom_router::config::{
 use fathom_router::error::StartError;
 use fathom_router::process::{End, Reloader, changes_of, serve, signals};
 use fathom_router::router::Router;
-use fathom_router::server::listen;
+use fathom_router::server::{listen, listen_metrics};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Registry, reload};
+
+mod cli;
+
+use cli::Arguments;
 
 /// Each feed of each rank is a socket with three descriptors, and each open request has two.
 const WANTED_DESCRIPTORS: u64 = 65_536;
@@ -21,7 +25,13 @@ const WANTED_DESCRIPTORS: u64 = 65_536;
 type LogFilter = reload::Handle<EnvFilter, Registry>;
 
 fn main() -> ExitCode {
-    let command_line = CommandLine::parse();
+    let Arguments { command, serve: command_line } = Arguments::parse();
+    if let Some(command) = command {
+        return match actix::System::new().block_on(cli::run(command)) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => fail(&error),
+        };
+    }
     let (raw, (router, server)) = match configuration(&command_line) {
         Ok(loaded) => loaded,
         Err(error) => return fail(&error),
@@ -61,23 +71,31 @@ async fn run(start: Start) -> Result<End, StartError> {
     // From here on: a signal during the start must not leave sockets behind half-closed.
     let signals = signals().map_err(StartError::Serve)?;
     let router = Router::builder().config(config).start().await?;
-    let listening = match listen(&router, &server) {
-        Ok(listening) => listening,
-        Err(error) => {
-            router.stop().await;
-            return Err(error);
-        }
-    };
+    // An error ends the process, and the actors with it: stopping them first would only add lines to the log.
+    let listening = listen(&router, &server)?;
+    let metrics = listen_metrics(&router, &server)?;
     for address in &listening.addresses {
         tracing::info!(%address, scheme = listening.scheme, "listening");
     }
+    let metrics = metrics.map(|metrics| {
+        for address in metrics.addresses {
+            tracing::info!(metrics_address = %address, "listening for readers of metrics");
+        }
+        let handle = metrics.server.handle();
+        actix::spawn(metrics.server);
+        handle
+    });
     let orders = futures::stream::select(signals, changes_of(command_line.config.clone()));
     let set_log_level = move |level: &str| {
         let filter = EnvFilter::try_new(level).map_err(|error| error.to_string())?;
         log_filter.reload(filter).map_err(|error| error.to_string())
     };
     let mut reloader = Reloader::new(command_line, raw, router.clone(), listening.certificate.clone(), set_log_level);
-    serve(router, listening, orders, || reloader.reload()).await
+    let served = serve(router, listening, orders, || reloader.reload()).await;
+    if let Some(metrics) = metrics {
+        metrics.stop(false).await;
+    }
+    served
 }
 
 fn start_logging(server: &ServerConfig) -> Result<LogFilter, Box<dyn std::error::Error>> {

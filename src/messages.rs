@@ -4,19 +4,21 @@
 //! | port | receives | built-in |
 //! |---|---|---|
 //! | selection | [`SelectWorker`], [`WorkersChanged`] | `SelectorActor` |
-//! | worker | [`Collect`], [`Reserve`], [`RequestFinished`], [`Describe`], [`SetReadiness`], [`Drain`], [`Stop`] | `WorkerActor` |
-//! | registry | [`EndpointsChanged`], [`ReportTrouble`], [`ShowFleet`], [`Shutdown`] | `RegistryActor` |
+//! | worker | [`Collect`], [`Reserve`], [`RequestFinished`], [`Describe`], [`SetReadiness`], [`ReportLoad`], [`ReportPolledLoad`], [`Drain`], [`Stop`] | `WorkerActor` |
+//! | registry | [`EndpointsChanged`], [`HoldWorker`], [`ReportTrouble`], [`ShowFleet`], [`Shutdown`] | `RegistryActor` |
+//! | admin | [`ChangeWorkers`] | `AdminDiscovery` |
 //! | events | [`RouterEvent`] | none |
 
 mod inside;
 
-pub use inside::{Decision, Reservation, WorkerPorts};
+pub use inside::{Decision, PrefillLeg, Reservation, WorkerPorts};
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use actix::prelude::{Message, MessageResponse};
 
+use crate::logic::admin_set::{ChangeRefusal, WorkerChange};
 use crate::logic::decide::NoWorker;
 use crate::logic::endpoint::{Endpoint, Readiness, WorkerFacts, WorkerUrl};
 use crate::logic::health::{Cause, WorkerState};
@@ -67,6 +69,8 @@ pub struct Collect(pub Token);
 pub struct Reserve {
     /// Which request.
     pub decision: DecisionId,
+    /// The DP rank that it is addressed to; `None` where the engine chooses.
+    pub rank: Option<DpRank>,
     /// Its prompt, where it is known as tokens: the worker's engine will hold its blocks soon.
     pub prompt: Option<Arc<PromptKeys>>,
 }
@@ -103,13 +107,15 @@ pub enum Outcome {
     ServerError,
     /// The engine answered 429 or 503: it has no room now.
     Overloaded,
+    /// The request was shared with another worker, which failed first. Not this worker's doing.
+    PeerFailed,
     /// The request was never sent: it was cancelled between decision and dispatch.
     NotSent,
 }
 
 impl Outcome {
     /// Every outcome, for counters that show zeros too.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Completed,
         Self::ClientGone,
         Self::Unreachable,
@@ -117,6 +123,7 @@ impl Outcome {
         Self::TimedOut,
         Self::ServerError,
         Self::Overloaded,
+        Self::PeerFailed,
         Self::NotSent,
     ];
 
@@ -130,6 +137,7 @@ impl Outcome {
             Self::TimedOut => "timed_out",
             Self::ServerError => "server_error",
             Self::Overloaded => "overloaded",
+            Self::PeerFailed => "peer_failed",
             Self::NotSent => "not_sent",
         }
     }
@@ -154,6 +162,17 @@ pub struct ReportLoad {
     pub rank: DpRank,
     /// What was measured.
     pub load: RankLoad,
+}
+
+/// Gives a worker what its engine said of all its ranks when it was asked. The worker leaves it out where it has something
+/// fresh that came by itself.
+#[derive(Debug, Clone, Message)]
+#[rtype(result = "()")]
+pub struct ReportPolledLoad {
+    /// The loads of the ranks, in order, all of them.
+    pub loads: Vec<RankLoad>,
+    /// When the engine was asked. The loads are as old as that, at most.
+    pub asked_at: Instant,
 }
 
 /// Asks a worker which blocks it lists, to compare them with what its engine holds. Costs a copy of all keys.
@@ -197,6 +216,17 @@ pub struct EndpointsChanged {
     pub endpoints: Vec<Endpoint>,
 }
 
+/// Tells the registry that the operator wants a worker suspended whatever its sources say, or lets them decide again. Ends by itself
+/// when no source names the address any more.
+#[derive(Debug, Clone, Message)]
+#[rtype(result = "()")]
+pub struct HoldWorker {
+    /// Which address.
+    pub url: WorkerUrl,
+    /// `Suspended` holds it, `Ready` lets it go.
+    pub readiness: Readiness,
+}
+
 /// Tells the registry that a worker needs looking at.
 #[derive(Debug, Clone, Copy, Message)]
 #[rtype(result = "()")]
@@ -234,6 +264,8 @@ pub struct FleetMember {
     pub snapshot: Option<Arc<WorkerSnapshot>>,
     /// What became of asking its engine.
     pub introspection: Introspection,
+    /// Who names it, in order.
+    pub sources: Vec<Arc<str>>,
     /// Its doors.
     pub ports: Arc<WorkerPorts>,
 }
@@ -257,6 +289,35 @@ pub enum Introspection {
 #[derive(Debug, Clone, Copy, Message)]
 #[rtype(result = "()")]
 pub struct Shutdown;
+
+// ---- to the source that the operator commands ------------------------------------------------------------------------------
+
+/// Asks for a change of the fleet on the operator's word.
+///
+/// Sent by the HTTP edge. Changes are made one after the other, in order of arrival; the answer comes when the registry has taken
+/// the change. Without an answer within the edge's deadline the operator is told so, and the change may still be made.
+#[derive(Debug, Clone, Message)]
+#[rtype(result = "Result<WorkersAfter, ChangeRefusal>")]
+pub struct ChangeWorkers(pub WorkerChange);
+
+/// What a change came to.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct WorkersAfter {
+    /// The address that the change was about.
+    pub url: WorkerUrl,
+    /// Its worker after the change; `None` where there is none any more.
+    pub member: Option<FleetMember>,
+    /// Whether the change started a worker.
+    pub is_new: bool,
+}
+
+impl WorkersAfter {
+    /// Returns the answer to a change. For admin sources outside this crate too.
+    pub fn new(url: WorkerUrl, member: Option<FleetMember>, is_new: bool) -> Self {
+        Self { url, member, is_new }
+    }
+}
 
 // ---- to observers ---------------------------------------------------------------------------------------------------------
 
@@ -290,7 +351,7 @@ pub enum RouterEvent {
         /// Where it was.
         url: WorkerUrl,
     },
-    /// A request was given to a worker.
+    /// A request was given to a worker; one that two workers share gives two of these, with one id.
     Decided(Arc<DecisionRecord>),
     /// A request ended at a worker.
     Finished {
@@ -311,6 +372,8 @@ pub struct DecisionRecord {
     pub id: DecisionId,
     /// Who was chosen.
     pub worker: WorkerId,
+    /// The rank that the request is addressed to; `None` where the engine chooses.
+    pub rank: Option<DpRank>,
     /// Where that worker is.
     pub url: WorkerUrl,
     /// The policy's name.

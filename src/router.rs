@@ -1,28 +1,37 @@
 //! The composition root: which actors there are, how they are wired, in which order they start and stop.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use actix::prelude::{Actor, Addr, Arbiter, ArbiterHandle, AsyncContext, Context, Recipient};
 use actix_web::web::ServiceConfig;
 
 use crate::actors::{
-    Observers, RegistryActor, RegistrySettings, SelectorActor, SelectorSettings, SetSelector, StaticDiscovery,
-    WorkerContext, WorkerFactory, WorkerSettings,
+    AdminDiscovery, AdminPorts, DnsDiscovery, FileDiscovery, FirstLook, LoadPolling, Lookup, Observers, RegistryActor,
+    RegistrySettings, Resolver, SelectorActor, SelectorSettings, SetSelector, StaticDiscovery, WorkerContext,
+    WorkerFactory, WorkerSettings, system_resolver,
 };
 use crate::clock;
-use crate::config::RouterConfig;
+use crate::config::{
+    ConfigError, DiscoverySettings, LoadPollingMode, PolicyKind, RouterConfig, process_environment, read_admin_workers,
+};
 use crate::error::{ReconfigureError, StartError};
-use crate::http::{Access, EdgePorts, Gate, add_routes};
+use crate::http::{Access, EdgePorts, Gate, add_metrics_routes, add_routes};
+use crate::logic::admin_set::AdminWorker;
+use crate::logic::dns_set::DnsName;
 use crate::logic::endpoint::Endpoint;
 use crate::logic::ids::WorkerId;
 use crate::logic::policy::Policy;
 use crate::logic::price::PriceRules;
+use crate::logic::rank_choice::RankRules;
+use crate::logic::rng::Rng;
+use crate::logic::rooms::OpenRooms;
 use crate::logic::variant_board::VariantBoard;
 use crate::messages::{
-    EndpointsChanged, FleetMember, RouterEvent, SelectWorker, ShowFleet, Shutdown, WorkerPorts, WorkersChanged,
+    ChangeWorkers, EndpointsChanged, FleetMember, RouterEvent, SelectWorker, ShowFleet, Shutdown, WorkerPorts,
+    WorkersChanged,
 };
 use crate::prompt::Prompts;
 use crate::telemetry::Telemetry;
@@ -31,10 +40,15 @@ use crate::upstream::EngineClient;
 #[cfg_attr(not(feature = "kubernetes"), path = "router/no_kubernetes.rs")]
 mod kubernetes;
 
+use kubernetes::KubernetesSource;
+
 /// How often a draining router looks whether its requests have ended.
 const DRAIN_POLL: Duration = Duration::from_millis(20);
 /// How long the registry may take to stop its workers.
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How long an engine may take to tell its load, at most; a late answer would be too old to be used.
+const MAX_POLL_TIMEOUT: Duration = Duration::from_secs(10);
 
 type DiscoveryStart = Box<dyn FnOnce(Recipient<EndpointsChanged>) + Send>;
 
@@ -78,6 +92,7 @@ pub struct RouterBuilder {
     selector: Option<SelectorPorts>,
     worker_factory: Option<WorkerFactory>,
     discovery: Vec<DiscoveryStart>,
+    resolver: Option<Resolver>,
     observers: Vec<Recipient<RouterEvent>>,
 }
 
@@ -127,6 +142,13 @@ impl RouterBuilder {
         self
     }
 
+    /// Looks the names of `dns_names` up by a function of your own, in place of the operating system's. It must not block.
+    #[must_use]
+    pub fn resolver(mut self, resolver: impl Fn(&DnsName) -> Lookup + Send + Sync + 'static) -> Self {
+        self.resolver = Some(Arc::new(resolver));
+        self
+    }
+
     /// Sends what happens to an observer, as long as it has room. The router keeps the observer alive; one that has seen enough
     /// stops itself.
     #[must_use]
@@ -142,27 +164,27 @@ impl RouterBuilder {
     pub async fn start(self) -> Result<RouterHandle, StartError> {
         self.config.check()?;
         let access = Access::open(&self.config.access)?;
+        let files = WorkerFiles::read(&self.config.discovery)?;
+        let kubernetes = KubernetesSource::open(&self.config.discovery).await?;
         let telemetry = Telemetry::new();
         let variants = VariantBoard::default();
         let observers = Observers::new(self.observers);
         let seed = self.config.seed.unwrap_or_else(clock::start_seed);
-        tracing::info!(
-            seed,
-            policy = self.config.policy.name(),
-            num_workers = self.config.workers.len(),
-            "router starts"
-        );
+        let (policy, num_workers) = (self.config.policy.name(), self.config.workers.len());
+        tracing::info!(seed, policy, num_workers, "router starts");
         let arbiter = Arbiter::new();
         let registry = start_registry(&arbiter, &self.config, self.worker_factory, &observers, &telemetry, &variants);
         // A selector of the embedder's own may look at everything.
         let wants_prompts = Arc::new(AtomicBool::new(true));
+        let policy_name = Arc::new(Mutex::new("custom_selector"));
         let mut settings_port = None;
         let own_policy = self.policy.clone();
         let selector = match self.selector {
             Some(ports) => ports,
             None => {
                 let settings = selector_settings(&self.config, own_policy.as_ref(), seed);
-                wants_prompts.store(settings.policy.wants_prompts(), Ordering::Relaxed);
+                wants_prompts.store(settings.wants_prompts(), Ordering::Relaxed);
+                *policy_name.lock().unwrap_or_else(PoisonError::into_inner) = settings.policy.name();
                 let selector = start_selector(&arbiter, settings, &registry, &observers, &telemetry);
                 settings_port = Some(selector.clone().recipient());
                 SelectorPorts::new(selector.clone().recipient()).with_workers(selector.recipient())
@@ -172,13 +194,16 @@ impl RouterBuilder {
             registry.send(SetSelector(workers_changed)).await.map_err(|_| StartError::Actor("registry"))?;
         }
         start_discovery(&arbiter, self.config.workers.clone(), self.discovery, &registry);
-        let kubernetes = match &self.config.kubernetes {
-            Some(settings) => Some(kubernetes::start(settings, &registry, &telemetry, seed).await?),
-            None => None,
-        };
+        let resolver = self.resolver.unwrap_or_else(system_resolver);
+        start_names(&arbiter, &self.config.discovery, resolver, seed, &registry, &telemetry);
+        start_file(&arbiter, files.listed, &registry, &telemetry);
+        start_load_polling(&arbiter, &self.config, &registry, &telemetry);
+        let kubernetes = kubernetes.map(|source| source.start(&registry, &telemetry, seed));
+        let change_workers = start_admin(&arbiter, &self.config.discovery, files.added, &registry);
         let ports = EdgePorts {
             selector: selector.select,
             fleet: registry.clone().recipient(),
+            change_workers,
             gate: Arc::new(Gate::new(self.config.http.max_concurrent_requests, telemetry.open_requests.clone())),
             telemetry,
             settings: self.config.http,
@@ -189,10 +214,30 @@ impl RouterBuilder {
             prompts: Prompts::start(self.config.prompts.clone(), clock::wall_now),
             variants,
             retry_budget: Arc::default(),
+            rooms: OpenRooms::default(),
+            policy: policy_name,
+            board: Arc::default(),
         };
         let reload = Reload { selector: settings_port, own_policy, seed };
         let arbiters = std::iter::once(arbiter.handle()).chain(kubernetes).collect();
         Ok(RouterHandle { config: Arc::new(self.config), ports, registry, reload, arbiters })
+    }
+}
+
+/// What is read before anything is started, so that a bad file leaves nothing behind.
+struct WorkerFiles {
+    added: Vec<AdminWorker>,
+    listed: Option<FirstLook>,
+}
+
+impl WorkerFiles {
+    fn read(settings: &DiscoverySettings) -> Result<Self, ConfigError> {
+        let added = match &settings.admin_workers_file {
+            Some(path) => read_admin_workers(path, &process_environment)?,
+            None => Vec::new(),
+        };
+        let listed = settings.workers_file.as_deref().map(FirstLook::new).transpose()?;
+        Ok(Self { added, listed })
     }
 }
 
@@ -220,10 +265,16 @@ fn start_registry(
 }
 
 fn selector_settings(config: &RouterConfig, own_policy: Option<&Arc<dyn Policy>>, seed: u64) -> SelectorSettings {
+    let policy = own_policy.cloned().unwrap_or_else(|| config.policy.build(config.cache_aware));
+    let leg =
+        |kind: Option<PolicyKind>| kind.map_or_else(|| Arc::clone(&policy), |kind| kind.build(config.cache_aware));
     SelectorSettings {
         price: PriceRules { basis: config.basis, freshness: config.load.freshness, ramp_up: config.load.ramp_up },
-        policy: own_policy.cloned().unwrap_or_else(|| config.policy.build(config.cache_aware)),
+        prefill_policy: leg(config.prefill_policy),
+        decode_policy: leg(config.decode_policy),
+        policy,
         caps: config.caps,
+        ranks: RankRules { freshness: config.load.freshness, cache: config.cache_aware },
         queue: config.queue,
         round_deadline: config.round_deadline,
         seed,
@@ -256,6 +307,55 @@ fn start_discovery(
             start(recipient.clone());
         }
     });
+}
+
+fn start_file(arbiter: &Arbiter, listed: Option<FirstLook>, registry: &Addr<RegistryActor>, telemetry: &Telemetry) {
+    if let Some(listed) = listed {
+        let source = FileDiscovery::new(listed, registry.clone().recipient(), telemetry.clone());
+        FileDiscovery::start_in_arbiter(&arbiter.handle(), move |_| source);
+    }
+}
+
+fn start_names(
+    arbiter: &Arbiter,
+    settings: &DiscoverySettings,
+    resolver: Resolver,
+    seed: u64,
+    registry: &Addr<RegistryActor>,
+    telemetry: &Telemetry,
+) {
+    if settings.dns_names.is_empty() {
+        return;
+    }
+    let (names, interval, rng) = (settings.dns_names.clone(), settings.dns_interval, Rng::from_seed(seed));
+    let source = DnsDiscovery::new(names, interval, resolver, rng, registry.clone().recipient(), telemetry.clone());
+    DnsDiscovery::start_in_arbiter(&arbiter.handle(), move |_| source);
+}
+
+fn start_load_polling(arbiter: &Arbiter, config: &RouterConfig, registry: &Addr<RegistryActor>, telemetry: &Telemetry) {
+    if config.load_polling.mode == LoadPollingMode::Off {
+        return;
+    }
+    let (interval, timeout) = (config.load_polling.interval, config.load.freshness.min(MAX_POLL_TIMEOUT));
+    let (fleet, upstream, telemetry) = (registry.clone().recipient(), config.upstream.clone(), telemetry.clone());
+    LoadPolling::start_in_arbiter(&arbiter.handle(), move |_| {
+        LoadPolling::new(interval, timeout, fleet, EngineClient::new(&upstream), telemetry)
+    });
+}
+
+fn start_admin(
+    arbiter: &Arbiter,
+    settings: &DiscoverySettings,
+    added: Vec<AdminWorker>,
+    registry: &Addr<RegistryActor>,
+) -> Recipient<ChangeWorkers> {
+    let registry = AdminPorts {
+        endpoints: registry.clone().recipient(),
+        hold: registry.clone().recipient(),
+        fleet: registry.clone().recipient(),
+    };
+    let source = AdminDiscovery::new(added, settings.admin_workers_file.clone(), registry);
+    AdminDiscovery::start_in_arbiter(&arbiter.handle(), move |_| source).recipient()
 }
 
 /// A running router. Cheap to clone; the router runs until [`RouterHandle::stop`].
@@ -295,6 +395,12 @@ impl RouterHandle {
         move |services: &mut ServiceConfig| add_routes(services, ports.clone(), EngineClient::new(&upstream))
     }
 
+    /// Returns what `App::configure` takes to serve `/metrics`, `/healthz`, `/readyz` and `/health` only, for a listener of their own.
+    pub fn configure_metrics(&self) -> impl Fn(&mut ServiceConfig) + Clone + Send + 'static {
+        let (ports, upstream) = (self.ports.clone(), self.config.upstream.clone());
+        move |services: &mut ServiceConfig| add_metrics_routes(services, ports.clone(), EngineClient::new(&upstream))
+    }
+
     /// Returns where to send full sets of endpoints under a source name of your own.
     pub fn endpoints(&self) -> Recipient<EndpointsChanged> {
         self.registry.clone().recipient()
@@ -312,10 +418,11 @@ impl RouterHandle {
             return Err(ReconfigureError::NeedsRestart);
         }
         let settings = selector_settings(&config, self.reload.own_policy.as_ref(), self.reload.seed);
-        let wants_prompts = settings.policy.wants_prompts();
+        let (wants_prompts, policy_name) = (settings.wants_prompts(), settings.policy.name());
         if let Some(selector) = &self.reload.selector {
             selector.send(settings).await.map_err(|_| ReconfigureError::Stopped)?;
             self.ports.wants_prompts.store(wants_prompts, Ordering::Relaxed);
+            *self.ports.policy.lock().unwrap_or_else(PoisonError::into_inner) = policy_name;
         }
         let workers = StaticDiscovery::set(config.workers);
         self.registry.send(workers).await.map_err(|_| ReconfigureError::Stopped)

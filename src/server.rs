@@ -18,6 +18,8 @@ mod certificate;
 
 pub use certificate::Certificate;
 
+/// Connections of those who read metrics that are kept open at a time.
+const MAX_METRICS_CONNECTIONS: usize = 64;
 /// Connections that wait to be accepted; the system may have a lower limit.
 const BACKLOG: i32 = 1_024;
 /// How long a stopped server waits for connections on which nothing runs any more: what was answered may not be sent yet.
@@ -81,6 +83,29 @@ pub fn listen(router: &RouterHandle, config: &ServerConfig) -> Result<Listener, 
     let bound = bind()
         .map_err(|source| StartError::Listen { address: format!("{} port {}", config.host, config.port), source })?;
     Ok(Listener { addresses: bound.addrs(), certificate, scheme, server: bound.run() })
+}
+
+/// Binds the further listener of whoever reads metrics, where there is to be one.
+///
+/// # Errors
+/// Where the address cannot be bound.
+pub fn listen_metrics(router: &RouterHandle, config: &ServerConfig) -> Result<Option<Listener>, StartError> {
+    config.check()?;
+    let Some(port) = config.metrics_port else { return Ok(None) };
+    let routes = router.configure_metrics();
+    let server = HttpServer::new(move || App::new().configure(routes.clone()))
+        .workers(1)
+        .max_connections(MAX_METRICS_CONNECTIONS)
+        .client_request_timeout(config.header_timeout)
+        .keep_alive(config.keep_alive)
+        .h1_allow_half_closed(false)
+        .disable_signals()
+        .shutdown_timeout(FLUSH_TIMEOUT_SECS);
+    let bind =
+        || sockets(&config.host, port, router.client_timeout())?.into_iter().try_fold(server, HttpServer::listen);
+    let bound = bind()
+        .map_err(|source| StartError::Listen { address: format!("{} metrics_port {port}", config.host), source })?;
+    Ok(Some(Listener { addresses: bound.addrs(), certificate: None, scheme: "http", server: bound.run() }))
 }
 
 /// Binds every address of the host that can be bound; one is enough.

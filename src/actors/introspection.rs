@@ -77,6 +77,9 @@ impl Engine<'_> {
             model_path: info.model_path,
             version: info.version,
             speaks_http2: info.enable_http2,
+            owned_ranks: info.owned_ranks,
+            dp_size: info.dp_size,
+            role: info.role,
             feeds,
             ..EngineAnswer::default()
         })

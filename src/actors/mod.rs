@@ -5,14 +5,19 @@ mod gather;
 mod introspection;
 #[cfg(feature = "kubernetes")]
 mod kubernetes;
+mod load_polling;
 mod observers;
 mod registry;
 mod selector;
 mod worker;
 
-pub use discovery::StaticDiscovery;
+pub use discovery::{
+    AdminDiscovery, AdminPorts, DnsDiscovery, FileDiscovery, FirstLook, Lookup, Resolver, StaticDiscovery,
+    system_resolver,
+};
 #[cfg(feature = "kubernetes")]
 pub use kubernetes::{KubernetesConnection, KubernetesDiscovery, KubernetesError};
+pub use load_polling::LoadPolling;
 pub use observers::Observers;
 pub(crate) use registry::SetSelector;
 pub use registry::{RegistryActor, RegistrySettings, WorkerFactory};

@@ -23,9 +23,10 @@ use crate::logic::endpoint::{Endpoint, Readiness, WorkerFacts};
 use crate::logic::ids::WorkerId;
 use crate::logic::introspect::{AskIntervals, Failure};
 use crate::logic::membership::{MemberChange, Membership};
+use crate::logic::ranks::RankRange;
 use crate::messages::{
-    Describe, EndpointsChanged, FleetMember, Introspection, ReportTrouble, RouterEvent, SetReadiness, ShowFleet,
-    Shutdown, Stop, Trouble, WorkerPorts, WorkersChanged,
+    Describe, EndpointsChanged, FleetMember, HoldWorker, Introspection, ReportTrouble, RouterEvent, SetReadiness,
+    ShowFleet, Shutdown, Stop, Trouble, WorkerPorts, WorkersChanged,
 };
 use crate::telemetry::Telemetry;
 use crate::upstream::EngineClient;
@@ -195,6 +196,7 @@ impl RegistryActor {
         let ask_at = clock::now() + self.settings.introspection.interval;
         if let Some(worker) = self.workers.get_mut(&id) {
             worker.ports.set_http2(facts.speaks_http2);
+            worker.ports.ranks.set_first_number(facts.ranks.map_or(0, RankRange::first));
             deliver(&worker.ports.describe, Describe(Arc::clone(&facts)));
             worker.facts = Some(facts);
             worker.introspection = Introspection::Answered;
@@ -336,6 +338,15 @@ impl Handler<EndpointsChanged> for RegistryActor {
     }
 }
 
+impl Handler<HoldWorker> for RegistryActor {
+    type Result = ();
+
+    fn handle(&mut self, msg: HoldWorker, _ctx: &mut Self::Context) {
+        let changes = self.membership.hold(&msg.url, msg.readiness);
+        self.carry_out(changes);
+    }
+}
+
 impl Handler<ReportTrouble> for RegistryActor {
     type Result = ();
 
@@ -355,20 +366,20 @@ impl Handler<ShowFleet> for RegistryActor {
     type Result = ResponseFuture<Vec<FleetMember>>;
 
     fn handle(&mut self, _msg: ShowFleet, _ctx: &mut Self::Context) -> Self::Result {
-        let known: Vec<_> =
-            self.workers.values().map(|worker| (Arc::clone(&worker.ports), worker.introspection.clone())).collect();
+        let known = self.workers.values().map(|worker| FleetMember {
+            id: worker.ports.id,
+            url: worker.ports.url.clone(),
+            snapshot: None,
+            introspection: worker.introspection.clone(),
+            sources: self.membership.sources_of(&worker.ports.url).to_vec(),
+            ports: Arc::clone(&worker.ports),
+        });
+        let known: Vec<_> = known.collect();
         let answers = gather(self.ports(), self.settings.round_deadline);
         Box::pin(async move {
             let answers = answers.await;
             let members = known.into_iter().zip(answers);
-            let member = |((ports, introspection), snapshot): ((Arc<WorkerPorts>, Introspection), _)| FleetMember {
-                id: ports.id,
-                url: ports.url.clone(),
-                snapshot,
-                introspection,
-                ports,
-            };
-            members.map(member).collect()
+            members.map(|(member, snapshot)| FleetMember { snapshot, ..member }).collect()
         })
     }
 }

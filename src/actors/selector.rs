@@ -8,28 +8,28 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context as TaskContext, Poll};
+use std::task::Context as TaskContext;
 use std::time::{Duration, Instant};
 
 use actix::dev::{MessageResponse, OneshotSender};
-use actix::prelude::{Actor, ActorFuture, AsyncContext, Context, Handler, Recipient};
-use futures::Future;
+use actix::prelude::{Actor, AsyncContext, Context, Handler, Recipient};
 use rustc_hash::FxHashMap;
 
 use crate::actors::gather::ask;
 use crate::actors::observers::Observers;
 use crate::clock;
-use crate::logic::decide::{Choice, DecideRules, FrozenRound, NoWorker, Scratch, decide};
+use crate::logic::decide::{Choice, DecideRules, FrozenRound, NoWorker, Scratch, decide, is_for_a_pair};
 use crate::logic::ids::{DecisionId, WorkerId};
 use crate::logic::parking::{Parking, Place};
 use crate::logic::policy::{LeastLoad, PrefixMatch};
 use crate::logic::price::{Basis, PriceRules, trust};
 use crate::logic::rate_limit::RateLimit;
+use crate::logic::recent::RecentDecision;
 use crate::logic::request::RequestFacts;
 use crate::logic::rng::Rng;
+use crate::logic::role::Part;
 use crate::logic::round::{Prompts, Round};
 use crate::logic::siblings::Siblings;
 use crate::logic::snapshot::WorkerSnapshot;
@@ -39,18 +39,19 @@ use crate::messages::{
 };
 use crate::telemetry::{DecisionLabels, Telemetry};
 
+mod driver;
+mod pairs;
+mod ranks;
 mod settings;
 
+use driver::{OpenRound, RoundDriver};
+use ranks::{RankBuffers, RankQuestion};
 pub use settings::SelectorSettings;
 
-/// A round in which nobody has answered by its deadline goes on waiting for a first answer, up to this long: a decision needs one.
-const FIRST_ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 /// A worker that has not answered for this long is reported to the registry, which replaces it.
 const UNRESPONSIVE_AFTER: Duration = Duration::from_millis(500);
 /// Requests that wait for room and are tried in one round. Where the first of them find none, the others would not either.
 const PARKED_PER_ROUND: usize = 64;
-/// Pause before those are tried again.
-const PAUSE_WHILE_FULL: Duration = Duration::from_millis(5);
 /// Models with a turn of their own. The fleet bounds them; this bounds a fleet whose models change.
 const MAX_TURNS: usize = 1_024;
 
@@ -76,8 +77,9 @@ pub struct SelectorActor {
 struct Waiting {
     request: RequestFacts,
     reply: Option<OneshotSender<Result<Decision, NoWorker>>>,
-    /// Its place in the queue, once it has waited there.
+    /// Its place in the queue, once it has waited there, and since when.
     place: Option<Place>,
+    queued_at: Option<Instant>,
 }
 
 impl Waiting {
@@ -100,10 +102,12 @@ struct Suspect {
 #[derive(Default)]
 struct Buffers {
     scratch: Scratch,
+    prefill_scratch: Scratch,
     view: Vec<Option<Arc<WorkerSnapshot>>>,
     reserved: Vec<u32>,
     matches: Vec<PrefixMatch>,
     siblings: Siblings,
+    ranks: RankBuffers,
 }
 
 impl std::fmt::Debug for SelectorActor {
@@ -156,7 +160,7 @@ impl SelectorActor {
         OpenRound { round, workers: Arc::clone(&self.workers), requests, started_at: clock::now() }
     }
 
-    fn end_round(&mut self, open: OpenRound) {
+    fn end_round(&mut self, mut open: OpenRound) {
         let now = clock::now();
         if !open.round.is_complete() {
             self.note_misses(&open, now);
@@ -166,9 +170,11 @@ impl SelectorActor {
         open.round.freeze_into(&mut buffers.view);
         buffers.reserved.clear();
         buffers.reserved.resize(buffers.view.len(), 0);
+        buffers.ranks.begin(&buffers.view);
         let mut num_prompts = 0;
-        for waiting in open.requests {
+        for waiting in std::mem::take(&mut open.requests) {
             buffers.matches.clear();
+            let place = waiting.request.prompt.is_some().then_some(num_prompts);
             if let Some(prompt) = &waiting.request.prompt {
                 open.round.matches_into(num_prompts, &mut buffers.matches);
                 buffers.siblings.raise(prompt, &buffers.view, &mut buffers.matches);
@@ -177,12 +183,19 @@ impl SelectorActor {
             if waiting.reply.as_ref().is_none_or(OneshotSender::is_closed) {
                 continue;
             }
-            let decision = self.decide(&waiting.request, &open.workers, &mut buffers, now);
+            let decision = self
+                .decide(&waiting.request, &open, place, &mut buffers, now)
+                .inspect_err(|cause| Telemetry::count(&self.telemetry.no_worker, cause.name()));
             self.answer(waiting, decision, now);
         }
-        let late = self.parked.expired(now);
+        let expired = self.parked.expired(now);
+        // Whoever is answered may look at it.
         self.telemetry.queued_requests.set(self.parked.len() as i64);
-        late.into_iter().for_each(|late| late.answer(Err(NoWorker::Full)));
+        for late in expired {
+            let waited = late.queued_at.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
+            self.telemetry.queue_wait_seconds.observe(waited);
+            self.refuse(late, "waited_too_long");
+        }
         buffers.siblings.clear();
         // The snapshots must not outlive their round: the workers reuse theirs as long as nothing changes.
         buffers.view.clear();
@@ -190,20 +203,32 @@ impl SelectorActor {
     }
 
     /// Answers, unless the request may wait for room.
-    fn answer(&mut self, waiting: Waiting, decision: Result<Decision, NoWorker>, now: Instant) {
-        if !matches!(decision, Err(NoWorker::Full)) {
-            waiting.answer(decision);
-            return;
-        }
-        match waiting.place {
-            Some(place) => self.parked.put_back(place, waiting),
-            None => {
+    fn answer(&mut self, mut waiting: Waiting, decision: Result<Decision, NoWorker>, now: Instant) {
+        match (decision, waiting.place) {
+            (Err(NoWorker::Full), Some(place)) => self.parked.put_back(place, waiting),
+            (Err(NoWorker::Full), None) => {
                 let (priority, deadline) = (waiting.request.priority, now + self.settings.queue.timeout);
+                waiting.queued_at = Some(now);
                 if let Err(turned_away) = self.parked.enter(waiting, priority, deadline) {
-                    turned_away.answer(decision);
+                    self.refuse(turned_away, "queue_full");
                 }
             }
+            (Err(cause), _) => {
+                Telemetry::count(&self.telemetry.no_worker, cause.name());
+                waiting.answer(Err(cause));
+            }
+            (Ok(decision), _) => {
+                let queued_for = waiting.queued_at.map(|since| now.saturating_duration_since(since));
+                queued_for.into_iter().for_each(|waited| self.telemetry.queue_wait_seconds.observe(waited));
+                waiting.answer(Ok(decision.with_queue_time(queued_for.unwrap_or_default())));
+            }
         }
+    }
+
+    fn refuse(&self, waiting: Waiting, why: &'static str) {
+        Telemetry::count(&self.telemetry.no_worker, NoWorker::Full.name());
+        Telemetry::count(&self.telemetry.queue_refusals, why);
+        waiting.answer(Err(NoWorker::Full));
     }
 
     fn note_misses(&mut self, open: &OpenRound, now: Instant) {
@@ -230,7 +255,8 @@ impl SelectorActor {
     fn decide(
         &mut self,
         request: &RequestFacts,
-        workers: &[Arc<WorkerPorts>],
+        open: &OpenRound,
+        prompt_place: Option<usize>,
         buffers: &mut Buffers,
         now: Instant,
     ) -> Result<Decision, NoWorker> {
@@ -241,22 +267,59 @@ impl SelectorActor {
             turn: self.turns.get(&request.model).copied().unwrap_or(0),
             seed,
             caps: self.settings.caps,
+            part: Part::Whole,
         };
         let round = FrozenRound { slots: &buffers.view, reserved: &buffers.reserved, matches: &buffers.matches, now };
-        let choice = decide_or_least_load(request, &round, &rules, &mut buffers.scratch, &self.telemetry)
-            .inspect_err(|cause| Telemetry::count(&self.telemetry.no_worker, cause.name()))?;
+        let question = RankQuestion { request, open, prompt_place, now, seed };
+        let mut choice = match decide_or_least_load(request, &round, &rules, &mut buffers.scratch, &self.telemetry) {
+            Ok(choice) => choice,
+            Err(_) if is_for_a_pair(request, &round) => return self.decide_pair(question, buffers),
+            Err(cause) => return Err(cause),
+        };
+        choice.rank = self.choose_rank(question, &choice, buffers);
         self.advance_turn(request);
         self.num_decisions += 1;
         let id = DecisionId::new(self.settings.seed.wrapping_add(self.num_decisions));
         buffers.reserved[choice.slot] += 1;
+        buffers.ranks.reserve(choice.slot, choice.rank);
         if let Some(prompt) = &request.prompt {
-            buffers.siblings.note(choice.slot, prompt);
+            buffers.siblings.note(choice.slot, choice.rank, prompt);
         }
-        self.record(id, seed, &choice, buffers, now);
-        let fallbacks = choice.fallbacks.iter().map(|slot| Arc::clone(&workers[*slot])).collect();
-        let worker = Arc::clone(&workers[choice.slot]);
-        let decision = Decision::new(id, worker, request, choice.reason, choice.basis);
-        Ok(decision.with_fallbacks(fallbacks).with_rank(choice.rank))
+        let matched_tokens = matched_tokens(request, &choice, buffers);
+        self.remember(id, request, &choice, matched_tokens, &open.workers[choice.slot], now);
+        self.record(id, seed, self.settings.policy.name(), &choice, buffers, now);
+        let fallbacks = choice.fallbacks.iter().map(|slot| Arc::clone(&open.workers[*slot])).collect();
+        let worker = Arc::clone(&open.workers[choice.slot]);
+        let decision = Decision::at_rank(id, worker, choice.rank, request, choice.reason, choice.basis);
+        Ok(decision.with_fallbacks(fallbacks).with_matched_tokens(matched_tokens))
+    }
+
+    /// Keeps what an operator sees of it: one entry of a bounded list.
+    fn remember(
+        &self,
+        id: DecisionId,
+        request: &RequestFacts,
+        choice: &Choice,
+        matched_tokens: Option<u32>,
+        worker: &WorkerPorts,
+        now: Instant,
+    ) {
+        let prompt_tokens = request.prompt.as_ref().map(|prompt| prompt.num_tokens());
+        if let (Some(all), Some(matched)) = (prompt_tokens, matched_tokens) {
+            self.telemetry.prompt_tokens.inc_by(u64::from(all));
+            self.telemetry.matched_prompt_tokens.inc_by(u64::from(matched));
+        }
+        self.telemetry.recent().note(RecentDecision {
+            id,
+            worker: worker.id,
+            rank: choice.rank,
+            reason: choice.reason,
+            basis: choice.basis,
+            load: choice.load,
+            prompt_tokens,
+            matched_tokens,
+            at: now,
+        });
     }
 
     fn advance_turn(&mut self, request: &RequestFacts) {
@@ -268,8 +331,15 @@ impl SelectorActor {
         }
     }
 
-    fn record(&mut self, id: DecisionId, seed: u64, choice: &Choice, buffers: &Buffers, now: Instant) {
-        let policy = self.settings.policy.name();
+    fn record(
+        &mut self,
+        id: DecisionId,
+        seed: u64,
+        policy: &'static str,
+        choice: &Choice,
+        buffers: &Buffers,
+        now: Instant,
+    ) {
         let labels = DecisionLabels { policy, reason: choice.reason, basis: choice.basis.name() };
         self.telemetry.decisions.get_or_create(&labels).inc();
         self.note_fallback(choice.basis, buffers, now);
@@ -280,6 +350,7 @@ impl SelectorActor {
             RouterEvent::Decided(Arc::new(DecisionRecord {
                 id,
                 worker: chosen.id,
+                rank: choice.rank,
                 url: chosen.url.clone(),
                 policy,
                 reason: choice.reason,
@@ -290,6 +361,18 @@ impl SelectorActor {
         });
     }
 
+    fn count_causes(&self, buffers: &Buffers, now: Instant) {
+        let candidates = buffers.scratch.candidates().iter();
+        let snapshots = candidates.filter_map(|candidate| buffers.view.get(candidate.slot)?.as_ref());
+        let mut causes: Vec<&'static str> = Vec::new();
+        for trust in snapshots.map(|snapshot| trust(snapshot, &self.settings.price, now)) {
+            if !trust.is_trusted() && !causes.contains(&trust.name()) {
+                causes.push(trust.name());
+            }
+        }
+        causes.into_iter().for_each(|cause| Telemetry::count(&self.telemetry.fallback_causes, cause));
+    }
+
     /// One log line per change, and a gauge: the operator must learn that the engines' load is not what decides.
     fn note_fallback(&mut self, basis: Basis, buffers: &Buffers, now: Instant) {
         let advertised =
@@ -297,6 +380,7 @@ impl SelectorActor {
         let is_on_fallback = basis != Basis::Engine && buffers.view.iter().any(advertised);
         if is_on_fallback {
             self.telemetry.fallback_decisions.inc();
+            self.count_causes(buffers, now);
         }
         if is_on_fallback == self.was_on_fallback {
             return;
@@ -314,6 +398,14 @@ impl SelectorActor {
             tracing::info!(held_back, "the fleet is routed on the engines' load again");
         }
     }
+}
+
+/// Returns how many of the prompt's tokens the chosen worker holds; `None` where the prompt is not known as tokens.
+fn matched_tokens(request: &RequestFacts, choice: &Choice, buffers: &Buffers) -> Option<u32> {
+    let prompt = request.prompt.as_ref()?;
+    let matched_blocks = buffers.matches.get(choice.slot).map_or(0, |found| found.matched_blocks);
+    let block_size = buffers.view.get(choice.slot)?.as_ref()?.kv.variant.map_or(0, |variant| variant.block_size);
+    Some(matched_blocks.saturating_mul(block_size).min(prompt.num_tokens()))
 }
 
 /// A policy is the user's code: where it panics, the request still goes to the least loaded worker.
@@ -354,7 +446,7 @@ impl Actor for SelectorActor {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Self::Context) {
-        ctx.spawn(RoundDriver { open: None, alarm: Box::pin(tokio::time::sleep(Duration::ZERO)), is_pausing: false });
+        ctx.spawn(RoundDriver::new());
     }
 }
 
@@ -373,7 +465,7 @@ impl std::fmt::Debug for Waiting {
 
 impl MessageResponse<SelectorActor, SelectWorker> for Queued {
     fn handle(self, _ctx: &mut Context<SelectorActor>, reply: Option<OneshotSender<Result<Decision, NoWorker>>>) {
-        self.queue.borrow_mut().push_back(Waiting { request: self.request, reply, place: None });
+        self.queue.borrow_mut().push_back(Waiting { request: self.request, reply, place: None, queued_at: None });
     }
 }
 
@@ -392,83 +484,5 @@ impl Handler<WorkersChanged> for SelectorActor {
         self.workers = msg.workers;
         let workers = &self.workers;
         self.suspects.retain(|id, _| workers.iter().any(|worker| worker.id == *id));
-    }
-}
-
-/// A round that is under way, and whom it will serve.
-struct OpenRound {
-    round: Arc<Round>,
-    workers: Arc<[Arc<WorkerPorts>]>,
-    requests: VecDeque<Waiting>,
-    started_at: Instant,
-}
-
-/// Runs one round after the other as long as requests wait. The actor's context polls it after each batch of messages, so every
-/// request that was in the mailbox joins the round that starts then.
-struct RoundDriver {
-    open: Option<OpenRound>,
-    alarm: Pin<Box<tokio::time::Sleep>>,
-    /// Whether the alarm is set for requests that wait for room.
-    is_pausing: bool,
-}
-
-impl RoundDriver {
-    fn set_alarm(&mut self, at: Instant) {
-        self.alarm.as_mut().reset(tokio::time::Instant::from_std(at));
-    }
-
-    /// Tells whether it is time to see whether a worker has room again, and arms the alarm for when it is.
-    fn may_try_again(&mut self, context: &mut TaskContext<'_>) -> bool {
-        if !std::mem::replace(&mut self.is_pausing, true) {
-            self.set_alarm(clock::now() + PAUSE_WHILE_FULL);
-        }
-        let is_time = self.alarm.as_mut().poll(context).is_ready();
-        self.is_pausing = !is_time;
-        is_time
-    }
-
-    /// Tells whether the open round may end, and arms the alarm for when that may change.
-    fn is_over(&mut self, open: &OpenRound, deadline: Duration, context: &mut TaskContext<'_>) -> bool {
-        if open.round.is_complete() {
-            return true;
-        }
-        while self.alarm.as_mut().poll(context).is_ready() {
-            let waited = clock::now().saturating_duration_since(open.started_at);
-            if waited >= FIRST_ANSWER_TIMEOUT || (waited >= deadline && open.round.num_filled() > 0) {
-                return true;
-            }
-            self.set_alarm(clock::now() + deadline.max(Duration::from_millis(1)));
-        }
-        false
-    }
-}
-
-impl ActorFuture<SelectorActor> for RoundDriver {
-    type Output = ();
-
-    fn poll(
-        mut self: Pin<&mut Self>,
-        selector: &mut SelectorActor,
-        _ctx: &mut Context<SelectorActor>,
-        context: &mut TaskContext<'_>,
-    ) -> Poll<()> {
-        loop {
-            let Some(open) = self.open.take() else {
-                let is_idle = selector.waiting.borrow().is_empty();
-                if is_idle && (selector.parked.is_empty() || !self.may_try_again(context)) {
-                    return Poll::Pending;
-                }
-                self.is_pausing = false;
-                let open = selector.start_round(context);
-                self.set_alarm(open.started_at + selector.settings.round_deadline);
-                self.open = Some(open);
-                continue;
-            };
-            if !self.is_over(&open, selector.settings.round_deadline, context) {
-                self.open = Some(open);
-                return Poll::Pending;
-            }
-            selector.end_round(open);
-        }
     }
 }

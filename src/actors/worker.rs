@@ -19,12 +19,15 @@ use crate::logic::health::{Cause, Health, HealthRules, RequestEnd, StateChange};
 use crate::logic::ids::{DpRank, WorkerId};
 use crate::logic::load::{Applied, LoadTable};
 use crate::logic::pulse::Pulse;
+use crate::logic::rank_acceptance::RankAcceptance;
+use crate::logic::ranks::RankRange;
 use crate::logic::rate_limit::RateLimit;
+use crate::logic::round::Answer;
 use crate::logic::snapshot::{FeedHealth, WorkerSnapshot};
 use crate::logic::variant_board::VariantBoard;
 use crate::messages::{
-    BlockKeys, Collect, Describe, Drain, Outcome, ProbeEnded, ReportLoad, ReportTrouble, RequestFinished, Reserve,
-    RouterEvent, SetReadiness, ShowBlocks, Stop, Trouble, WorkerPorts,
+    BlockKeys, Collect, Describe, Drain, Outcome, ProbeEnded, ReportLoad, ReportPolledLoad, ReportTrouble,
+    RequestFinished, Reserve, RouterEvent, SetReadiness, ShowBlocks, Stop, Trouble, WorkerPorts,
 };
 use crate::telemetry::Telemetry;
 use crate::wire::load_frame::decode_load;
@@ -94,6 +97,7 @@ pub struct WorkerActor {
     load: LoadTable,
     flights: FlightBook,
     load_feeds: RankFeeds,
+    ranks: RankAcceptance,
     kv: KvCache,
     feed_health: FeedHealth,
     bad_frame_log: RateLimit,
@@ -112,6 +116,7 @@ impl WorkerActor {
             load: LoadTable::new(None),
             flights: FlightBook::default(),
             load_feeds: RankFeeds::new(FeedKind::Load, None, context.settings.load.freshness),
+            ranks: RankAcceptance::default(),
             kv: KvCache::new(id, context.settings.kv, context.telemetry.clone(), context.variants.clone()),
             feed_health: FeedHealth::default(),
             bad_frame_log: RateLimit::new(BAD_FRAME_LOG_INTERVAL),
@@ -123,11 +128,13 @@ impl WorkerActor {
     /// Starts the worker on this thread's arbiter and returns its ports.
     pub fn start_ports(id: WorkerId, endpoint: &Endpoint, context: WorkerContext) -> WorkerPorts {
         let worker = Self::new(id, endpoint, context);
-        let pulse = worker.pulse.clone();
+        let (pulse, ranks) = (worker.pulse.clone(), worker.ranks.clone());
         let worker = worker.start();
         WorkerPorts::new(id, endpoint, &worker)
             .with_probes(worker.clone().recipient(), pulse)
+            .with_ranks(ranks)
             .with_report_load(worker.clone().recipient())
+            .with_polled_load(worker.clone().recipient())
             .with_show_blocks(worker.recipient())
     }
 
@@ -140,6 +147,7 @@ impl WorkerActor {
             Some(report_at) => self.flights.dispatches_since(report_at, self.context.settings.load.dispatch_visibility),
             None => 0,
         };
+        let addressed_ranks = self.addressed_ranks();
         let snapshot = Arc::new(WorkerSnapshot {
             id: self.id,
             url: self.url.clone(),
@@ -148,6 +156,12 @@ impl WorkerActor {
             serving_since: self.health.serving_since(),
             left_alone_until: self.health.left_alone_until(),
             in_flight: self.flights.in_flight(),
+            addressed_ranks,
+            rank_flights: self.flights.of_ranks(
+                addressed_ranks as usize,
+                |rank| self.load.report_at(rank),
+                self.context.settings.load.dispatch_visibility,
+            ),
             load: self.load.freeze(own_dispatches_since),
             facts: Arc::clone(&self.facts),
             feeds: FeedHealth { open_sockets: self.load_feeds.num_open(), ..self.feed_health },
@@ -155,6 +169,17 @@ impl WorkerActor {
         });
         self.frozen = Some(Arc::clone(&snapshot));
         snapshot
+    }
+
+    /// A worker of one rank needs none named.
+    fn addressed_ranks(&self) -> u32 {
+        let addresses = self.context.settings.load.route_dp_ranks;
+        let ranks = self.facts.ranks.filter(|ranks| addresses || ranks.is_configured());
+        match ranks.map_or(0, RankRange::count) {
+            0 | 1 => 0,
+            count if !self.ranks.is_refused() => count,
+            _ => 0,
+        }
     }
 
     /// One log line per change; what follows from it for others, and when to look again.
@@ -264,7 +289,7 @@ fn request_end(msg: &RequestFinished) -> RequestEnd {
         Outcome::Unreachable => RequestEnd::Unreachable,
         Outcome::BrokeOff | Outcome::TimedOut | Outcome::ServerError => RequestEnd::Failed,
         Outcome::Overloaded => RequestEnd::Overloaded(msg.retry_after),
-        Outcome::ClientGone | Outcome::NotSent => RequestEnd::Nothing,
+        Outcome::ClientGone | Outcome::PeerFailed | Outcome::NotSent => RequestEnd::Nothing,
     }
 }
 
@@ -286,7 +311,10 @@ impl Handler<Collect> for WorkerActor {
             [] => Vec::new(),
             prompts => self.kv.matches(prompts, clock::now()),
         };
-        token.fill_with(self.snapshot(), matches);
+        let snapshot = self.snapshot();
+        let num_ranks = snapshot.addressed_ranks;
+        let rank_blocks = self.kv.rank_blocks(token.prompts(), num_ranks, clock::now());
+        token.fill_with(Answer { snapshot, matches, rank_blocks });
     }
 }
 
@@ -295,10 +323,10 @@ impl Handler<Reserve> for WorkerActor {
 
     fn handle(&mut self, msg: Reserve, _ctx: &mut Self::Context) {
         let now = clock::now();
-        self.flights.reserve(msg.decision, now);
+        self.flights.reserve(msg.decision, msg.rank, now);
         self.health.reserved(msg.decision);
         if let Some(prompt) = &msg.prompt {
-            self.kv.reserved(msg.decision, prompt, now);
+            self.kv.reserved(msg.decision, prompt, msg.rank, now);
         }
         self.frozen = None;
     }
@@ -361,6 +389,17 @@ impl Handler<ReportLoad> for WorkerActor {
 
     fn handle(&mut self, msg: ReportLoad, _ctx: &mut Self::Context) {
         if self.load.apply_unsequenced(msg.rank, msg.load, clock::now()) == Applied::InForce {
+            self.frozen = None;
+        }
+    }
+}
+
+impl Handler<ReportPolledLoad> for WorkerActor {
+    type Result = ();
+
+    fn handle(&mut self, msg: ReportPolledLoad, _ctx: &mut Self::Context) {
+        let freshness = self.context.settings.load.freshness;
+        if self.load.apply_polled(&msg.loads, msg.asked_at, freshness) == Applied::InForce {
             self.frozen = None;
         }
     }

@@ -6,7 +6,6 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use crate::config::error::ConfigError;
-use crate::config::kubernetes::check_kubernetes;
 use crate::config::{AccessSettings, PromptSettings};
 use crate::config::{
     HealthRules, HttpSettings, IntrospectionSettings, KvSettings, LoadSettings, ProbeSettings, RouterConfig,
@@ -19,7 +18,7 @@ use crate::logic::policy::CacheAwareSettings;
 pub(super) const MAX_HTTP_THREADS: usize = 1_024;
 
 /// No pause or wait is longer than a day: deadlines are sums of a time and a setting, which must not overflow.
-const DAY_SECS: u32 = 86_400;
+pub(super) const DAY_SECS: u32 = 86_400;
 const DAY_MILLIS: u32 = DAY_SECS * 1_000;
 const MINUTE_MILLIS: u32 = 60_000;
 const HOUR_MILLIS: u32 = 3_600_000;
@@ -37,7 +36,9 @@ impl RouterConfig {
     /// Names the first setting that is out of its range, as the key of the configuration file.
     pub fn check(&self) -> Result<(), ConfigError> {
         check_cache_aware(&self.cache_aware)?;
+        self.discovery.check()?;
         check_load(&self.load)?;
+        millis("load_polling_interval_ms", self.load_polling.interval, 50..=MINUTE_MILLIS)?;
         check_caps(&self.caps)?;
         within("queue_size", self.queue.max_waiting, 0..=1_000_000)?;
         millis("queue_timeout_ms", self.queue.timeout, 1..=HOUR_MILLIS)?;
@@ -50,7 +51,6 @@ impl RouterConfig {
         check_upstream(&self.upstream)?;
         check_http(&self.http)?;
         check_access(&self.access)?;
-        self.kubernetes.as_ref().map_or(Ok(()), check_kubernetes)?;
         secs("drain_delay_secs", self.drain_delay, 0..=HOUR_MILLIS / 1_000)?;
         secs("drain_timeout_secs", self.drain_timeout, 0..=DAY_SECS)
     }
@@ -65,6 +65,10 @@ impl ServerConfig {
         if !is_bare_host(&self.host) {
             let rule = "must be a host name or an IP address, without a port";
             return Err(ConfigError::Rule { key: "host", value: format!("{:?}", self.host), rule });
+        }
+        if let Some(port) = self.metrics_port.filter(|port| *port != 0 && *port == self.port) {
+            let rule = "must be another port than that of the clients";
+            return Err(ConfigError::Rule { key: "metrics_port", value: port.to_string(), rule });
         }
         within("http_threads", self.http_threads, 1..=MAX_HTTP_THREADS)?;
         if self.h2c && self.tls.is_some() {

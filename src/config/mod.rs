@@ -27,30 +27,40 @@ use crate::logic::policy::{
 };
 use crate::logic::price::BasisRule;
 
+mod admin_file;
 mod check;
+mod discovery;
 mod error;
 mod file_version;
 mod key_file;
 mod kubernetes;
+mod load_polling;
 mod raw;
 mod raw_worker;
 mod reload;
 mod toml_error;
 mod validate;
+mod worker_record;
 mod workers;
+mod workers_file;
 
 pub use crate::logic::health::HealthRules;
 pub use crate::prompt::{ChatStyle, ModelTokenizer, PromptSettings};
+pub(crate) use admin_file::{read_admin_workers, write_admin_workers};
+pub use discovery::DiscoverySettings;
 pub use error::ConfigError;
 pub(crate) use file_version::FileVersion;
 pub(crate) use key_file::read_keys;
 pub use kubernetes::KubernetesSettings;
+pub use load_polling::{LoadPollingMode, LoadPollingSettings};
 pub use raw::{
-    CommandLine, RawCache, RawConfig, RawEdge, RawEngines, RawKubernetes, RawProcess, RawRouting, RawWorkers,
-    SettingDoc, process_environment,
+    CommandLine, RawCache, RawConfig, RawDiscovery, RawEdge, RawEngines, RawKubernetes, RawProcess, RawRouting,
+    RawTargets, RawWorkers, SettingDoc, process_environment,
 };
 pub use raw_worker::RawWorker;
 pub use reload::RELOADABLE_KEYS;
+pub(crate) use worker_record::{InvalidWorker, read_worker};
+pub(crate) use workers_file::{read_workers_text, workers_of};
 
 /// What the router obeys. Embedders start from the default and change fields.
 ///
@@ -69,16 +79,22 @@ pub use reload::RELOADABLE_KEYS;
 pub struct RouterConfig {
     /// Workers that are served from the start. Default: none.
     pub workers: Vec<Endpoint>,
-    /// Where in Kubernetes to find further workers. Default: nowhere.
-    pub kubernetes: Option<KubernetesSettings>,
+    /// Where further workers come from.
+    pub discovery: DiscoverySettings,
     /// Who picks the worker of a request. Default: [`PolicyKind::CacheAwareZmq`].
     pub policy: PolicyKind,
+    /// Who picks the prefill worker of a request that two workers share. Default: that of `policy`.
+    pub prefill_policy: Option<PolicyKind>,
+    /// Who picks its decode worker. Default: that of `policy`.
+    pub decode_policy: Option<PolicyKind>,
     /// Thresholds of [`PolicyKind::CacheAwareZmq`]; the other policies ignore them. Defaults: 0.5, 32 and 1.1.
     pub cache_aware: CacheAwareSettings,
     /// How workers without a trusted load report are compared with the others. Default: [`BasisRule::Uniform`].
     pub basis: BasisRule,
     /// Which load reports are used, and for how long.
     pub load: LoadSettings,
+    /// Whether engines that publish no load are asked for it.
+    pub load_polling: LoadPollingSettings,
     /// How the engines' KV caches are followed.
     pub kv: KvSettings,
     /// How prompts are made into tokens.
@@ -115,11 +131,14 @@ impl Default for RouterConfig {
     fn default() -> Self {
         Self {
             workers: Vec::new(),
-            kubernetes: None,
+            discovery: DiscoverySettings::default(),
             policy: PolicyKind::default(),
+            prefill_policy: None,
+            decode_policy: None,
             cache_aware: CacheAwareSettings::default(),
             basis: BasisRule::default(),
             load: LoadSettings::default(),
+            load_polling: LoadPollingSettings::default(),
             kv: KvSettings::default(),
             prompts: PromptSettings::default(),
             round_deadline: Duration::from_millis(5),
@@ -203,6 +222,8 @@ pub struct LoadSettings {
     /// How long a worker that begins to serve is priced as if it were as loaded as the others, less so with time; 0 sends it
     /// everything at once. At most a day. Default: 10 s.
     pub ramp_up: Duration,
+    /// Whether requests are addressed to DP ranks, where the engine takes one. Default: they are.
+    pub route_dp_ranks: bool,
 }
 
 impl Default for LoadSettings {
@@ -211,6 +232,7 @@ impl Default for LoadSettings {
             freshness: Duration::from_secs(5),
             dispatch_visibility: Duration::from_millis(50),
             ramp_up: Duration::from_secs(10),
+            route_dp_ranks: true,
         }
     }
 }
@@ -357,6 +379,11 @@ pub struct HttpSettings {
     /// Whether the tokens of a completion's or `/generate`'s text, where they are known, are sent to the engine in its place, so
     /// that it need not encode it again. Default: no.
     pub forward_token_ids: bool,
+    /// Whether the DP rank that a client names (`x-data-parallel-rank`, or `routed_dp_rank` in the body) is honoured, where the worker
+    /// owns it. Default: no.
+    pub forward_dp_rank: bool,
+    /// Whether each client's request is logged with one line when it has ended. Default: no.
+    pub request_log: bool,
 }
 
 impl Default for HttpSettings {
@@ -368,6 +395,8 @@ impl Default for HttpSettings {
             expose_decision: false,
             forward_authorization: false,
             forward_token_ids: false,
+            forward_dp_rank: false,
+            request_log: false,
         }
     }
 }
@@ -399,6 +428,9 @@ pub struct ServerConfig {
     pub host: String,
     /// Port to listen on; 0 takes a free one. Default: 30000.
     pub port: u16,
+    /// Further port on the same host that serves `/metrics`, `/healthz` and `/readyz` only, without TLS; 0 takes a free one.
+    /// Default: none.
+    pub metrics_port: Option<u16>,
     /// Threads that serve HTTP: 1 to 1024. Default: as many as run at a time on this machine.
     pub http_threads: usize,
     /// Certificate and key of the listener. Default: none, and the listener speaks plain HTTP.
@@ -425,6 +457,7 @@ impl Default for ServerConfig {
         Self {
             host: "127.0.0.1".to_owned(),
             port: 30_000,
+            metrics_port: None,
             http_threads: std::thread::available_parallelism().map_or(1, usize::from).min(check::MAX_HTTP_THREADS),
             tls: None,
             h2c: false,

@@ -34,19 +34,23 @@ macro_rules! keys_of {
 }
 
 mod cache;
+mod discovery;
 mod edge;
 mod engines;
 mod kubernetes;
 mod process;
 mod routing;
+mod targets;
 mod workers;
 
 pub use cache::RawCache;
+pub use discovery::RawDiscovery;
 pub use edge::RawEdge;
 pub use engines::RawEngines;
 pub use kubernetes::RawKubernetes;
 pub use process::RawProcess;
 pub use routing::RawRouting;
+pub use targets::RawTargets;
 pub use workers::RawWorkers;
 
 /// Keys that no flag and no variable has.
@@ -104,6 +108,9 @@ pub struct RawConfig {
     /// Which workers there are, and when one of them gets no traffic.
     #[command(flatten)]
     pub workers: RawWorkers,
+    /// Where workers come from, beside the list.
+    #[command(flatten)]
+    pub discovery: RawDiscovery,
     /// Which pods of a Kubernetes cluster become workers.
     #[command(flatten)]
     pub kubernetes: RawKubernetes,
@@ -113,6 +120,9 @@ pub struct RawConfig {
     /// How the worker of a request is chosen, and when there is none.
     #[command(flatten)]
     pub routing: RawRouting,
+    /// Targets that are more than one worker, or less.
+    #[command(flatten)]
+    pub targets: RawTargets,
     /// What is known of the engines' caches, and how prompts are made into tokens.
     #[command(flatten)]
     pub cache: RawCache,
@@ -133,9 +143,11 @@ impl RawConfig {
         refuse_unknown_keys(text)?;
         Ok(Self {
             workers: group(text)?,
+            discovery: group(text)?,
             kubernetes: group(text)?,
             engines: group(text)?,
             routing: group(text)?,
+            targets: group(text)?,
             cache: group(text)?,
             edge: group(text)?,
             process: group(text)?,
@@ -147,9 +159,11 @@ impl RawConfig {
     pub fn or(self, lower: Self) -> Self {
         Self {
             workers: self.workers.or(lower.workers),
+            discovery: self.discovery.or(lower.discovery),
             kubernetes: self.kubernetes.or(lower.kubernetes),
             engines: self.engines.or(lower.engines),
             routing: self.routing.or(lower.routing),
+            targets: self.targets.or(lower.targets),
             cache: self.cache.or(lower.cache),
             edge: self.edge.or(lower.edge),
             process: self.process.or(lower.process),
@@ -160,9 +174,11 @@ impl RawConfig {
     pub fn differing_keys(&self, other: &Self) -> Vec<&'static str> {
         let mut keys = Vec::new();
         self.workers.add_differing(&other.workers, &mut keys);
+        self.discovery.add_differing(&other.discovery, &mut keys);
         self.kubernetes.add_differing(&other.kubernetes, &mut keys);
         self.engines.add_differing(&other.engines, &mut keys);
         self.routing.add_differing(&other.routing, &mut keys);
+        self.targets.add_differing(&other.targets, &mut keys);
         self.cache.add_differing(&other.cache, &mut keys);
         self.edge.add_differing(&other.edge, &mut keys);
         self.process.add_differing(&other.process, &mut keys);

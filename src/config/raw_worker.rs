@@ -19,6 +19,13 @@ pub struct RawWorker {
     pub api_key: Option<Secret>,
     /// Name of the environment variable that holds the key, in its place.
     pub api_key_env: Option<String>,
+    /// DP ranks that it owns, by its engine's own numbers (`4-7`); requests are addressed to them. `off`: never to a rank. Default:
+    /// what the engine says, as `route_dp_ranks` has it.
+    pub dp_ranks: Option<String>,
+    /// Its part in requests: `regular`, `prefill` or `decode`. Default: what the engine says.
+    pub role: Option<String>,
+    /// Port on which a prefill engine meets decode engines. Only with `role = "prefill"`. Default: 8998.
+    pub bootstrap_port: Option<u16>,
     /// Number of DP ranks, 1 to 1024. Default: 1.
     pub dp_size: Option<u32>,
     /// Rank `r` publishes load on this port plus `r`. Default: no load.

@@ -3,10 +3,12 @@
 use crate::config::RouterConfig;
 
 /// Keys that can change while the process runs; the others need a restart. `log_level` is the binary's own.
-pub const RELOADABLE_KEYS: [&str; 15] = [
+pub const RELOADABLE_KEYS: [&str; 17] = [
     "worker_urls",
     "worker",
     "policy",
+    "prefill_policy",
+    "decode_policy",
     "cache_threshold",
     "balance_abs_threshold",
     "balance_rel_threshold",
@@ -27,6 +29,8 @@ impl RouterConfig {
         let reached = Self {
             workers: other.workers.clone(),
             policy: other.policy,
+            prefill_policy: other.prefill_policy,
+            decode_policy: other.decode_policy,
             cache_aware: other.cache_aware,
             basis: other.basis,
             caps: other.caps,

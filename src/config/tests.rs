@@ -85,7 +85,7 @@ fn the_defaults_in_the_help_are_the_defaults() {
     for setting in RawConfig::reference() {
         match setting.default.as_str() {
             "" => panic!("the help of {} does not tell its default", setting.key),
-            "none" | "drawn at start" | "one per CPU" => {}
+            "none" | "drawn at start" | "one per CPU" | "that of policy" => {}
             value => arguments.push(format!("--{}={value}", setting.key.replace('_', "-"))),
         }
     }
@@ -163,7 +163,7 @@ fn an_empty_or_malformed_element_of_the_list_is_named() {
 }
 
 /// Key, value as it stands in the file, and what is said of it.
-const REFUSED: [(&str, &str, &str); 64] = [
+const REFUSED: [(&str, &str, &str); 68] = [
     ("eject_after_unreachable", "0", "must be at least 1"),
     ("eject_after_unreachable", "1001", "must be at most 1000"),
     ("eject_failure_ratio", "-0.1", "must be at least 0"),
@@ -180,6 +180,9 @@ const REFUSED: [(&str, &str, &str); 64] = [
     ("health_timeout_ms", "0", "must be at least 1"),
     ("health_failures", "0", "must be at least 1"),
     ("health_successes", "1001", "must be at most 1000"),
+    ("route_dp_ranks", "\"on\"", "must be one of auto, off"),
+    ("prefill_policy", "\"x\"", "must be one of cache_aware_zmq, least_load, power_of_two, round_robin, random"),
+    ("decode_policy", "\"\"", "must be one of cache_aware_zmq, least_load, power_of_two, round_robin, random"),
     ("policy", "\"\"", "must be one of cache_aware_zmq, least_load, power_of_two, round_robin, random"),
     ("policy", "\"Random\"", "must be one of cache_aware_zmq, least_load, power_of_two, round_robin, random"),
     ("cache_threshold", "-0.5", "must be at least 0"),
@@ -209,6 +212,7 @@ const REFUSED: [(&str, &str, &str); 64] = [
     ("host", "\"\"", "must be a host name or an IP address, without a port"),
     ("host", "\"localhost:80\"", "must be a host name or an IP address, without a port"),
     ("host", "\"http://localhost\"", "must be a host name or an IP address, without a port"),
+    ("metrics_port", "30000", "must be another port than that of the clients"),
     ("http_threads", "0", "must be at least 1"),
     ("http_threads", "1025", "must be at most 1024"),
     ("max_body_bytes", "0", "must be at least 1"),
@@ -251,7 +255,7 @@ fn the_ends_of_a_range_are_part_of_it() {
         introspection_attempt_timeout_ms = 1\nintrospection_attempts = 1\nintrospection_pending_interval_ms = 100
         introspection_interval_secs = 1\nintrospection_unauthorized_interval_secs = 1\nconnect_timeout_ms = 1
         response_header_timeout_secs = 1\npool_idle_timeout_ms = 1\nmax_idle_per_worker = 0\nport = 0\nhttp_threads = 1
-        max_body_bytes = 1\nmax_concurrent_requests = 1\ndrain_timeout_secs = 0\nseed = 0";
+        metrics_port = 0\nmax_body_bytes = 1\nmax_concurrent_requests = 1\ndrain_timeout_secs = 0\nseed = 0";
     let most = "eject_after_unreachable = 1000\neject_failure_ratio = 1\neject_min_requests = 1000000
         eject_window_ms = 3600000\neject_cooldown_ms = 86400000\neject_max_cooldown_ms = 86400000
         probation_successes = 1000\nhealth_interval_ms = 86400000\nhealth_timeout_ms = 60000\nhealth_failures = 1000

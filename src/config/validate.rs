@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use crate::config::error::ConfigError;
 use crate::config::raw::RawConfig;
-use crate::config::{AccessSettings, TlsFiles};
+use crate::config::{AccessSettings, DiscoverySettings, LoadPollingMode, LoadPollingSettings, TlsFiles};
 use crate::config::{ChatStyle, ModelTokenizer, PromptSettings};
 use crate::config::{
-    HealthRules, HttpSettings, IntrospectionSettings, KvSettings, LoadSettings, LogFormat, ProbeSettings, RouterConfig,
-    ServerConfig, UpstreamSettings, kubernetes, workers,
+    HealthRules, HttpSettings, IntrospectionSettings, KvSettings, LoadSettings, LogFormat, PolicyKind, ProbeSettings,
+    RouterConfig, ServerConfig, UpstreamSettings, workers,
 };
 use crate::logic::admission::Caps;
 use crate::logic::policy::CacheAwareSettings;
@@ -17,6 +17,10 @@ use crate::logic::price::BasisRule;
 
 const BASIS_RULES: [(&str, BasisRule); 3] =
     [("uniform", BasisRule::Uniform), ("scaled", BasisRule::Scaled), ("mixed", BasisRule::Mixed)];
+
+const POLLING_MODES: [(&str, LoadPollingMode); 2] = [("off", LoadPollingMode::Off), ("auto", LoadPollingMode::Auto)];
+
+const ROUTE_DP_RANKS: [(&str, bool); 2] = [("auto", true), ("off", false)];
 
 const CHAT_STYLES: [(&str, ChatStyle); 2] = [("sglang", ChatStyle::SgLang), ("vllm", ChatStyle::Vllm)];
 
@@ -46,11 +50,14 @@ impl RawConfig {
                 self.workers.worker.as_deref().unwrap_or_default(),
                 environment,
             )?,
-            kubernetes: kubernetes::settings(&self.kubernetes)?,
+            discovery: DiscoverySettings::read(&self.discovery, &self.kubernetes)?,
             cache_aware: self.cache_aware(),
             health: self.health(),
             probes: self.probes(),
-            load: self.load(),
+            load: self.load()?,
+            load_polling: self.load_polling()?,
+            prefill_policy: self.policy_of("prefill_policy", &self.targets.prefill_policy)?,
+            decode_policy: self.policy_of("decode_policy", &self.targets.decode_policy)?,
             kv: self.kv(),
             caps: Caps {
                 max_in_flight: self.routing.max_in_flight_per_worker,
@@ -109,12 +116,28 @@ impl RawConfig {
         settings
     }
 
-    fn load(&self) -> LoadSettings {
+    fn policy_of(&self, key: &'static str, name: &Option<String>) -> Result<Option<PolicyKind>, ConfigError> {
+        let kinds = PolicyKind::ALL.map(|kind| (kind.name(), kind));
+        name.as_deref().map(|name| named(key, name, &kinds)).transpose()
+    }
+
+    fn load(&self) -> Result<LoadSettings, ConfigError> {
         let mut settings = LoadSettings::default();
         set(&mut settings.freshness, self.routing.load_freshness_ms.map(Duration::from_millis));
         set(&mut settings.dispatch_visibility, self.routing.dispatch_visibility_ms.map(Duration::from_millis));
         set(&mut settings.ramp_up, self.routing.ramp_up_ms.map(Duration::from_millis));
-        settings
+        let route_dp_ranks = self.targets.route_dp_ranks.as_deref();
+        let route_dp_ranks = route_dp_ranks.map(|text| named("route_dp_ranks", text, &ROUTE_DP_RANKS)).transpose()?;
+        set(&mut settings.route_dp_ranks, route_dp_ranks);
+        Ok(settings)
+    }
+
+    fn load_polling(&self) -> Result<LoadPollingSettings, ConfigError> {
+        let mut settings = LoadPollingSettings::default();
+        let mode = self.routing.load_polling.as_deref().map(|text| named("load_polling", text, &POLLING_MODES));
+        set(&mut settings.mode, mode.transpose()?);
+        set(&mut settings.interval, self.routing.load_polling_interval_ms.map(Duration::from_millis));
+        Ok(settings)
     }
 
     fn kv(&self) -> KvSettings {
@@ -167,8 +190,10 @@ impl RawConfig {
         set(&mut settings.max_concurrent_requests, self.edge.max_concurrent_requests);
         set(&mut settings.client_timeout, self.edge.client_timeout_secs.map(Duration::from_secs));
         set(&mut settings.expose_decision, self.edge.expose_decision);
+        set(&mut settings.request_log, self.process.request_log);
         set(&mut settings.forward_authorization, self.edge.forward_authorization);
         set(&mut settings.forward_token_ids, self.cache.forward_token_ids);
+        set(&mut settings.forward_dp_rank, self.targets.forward_dp_rank);
         settings
     }
 
@@ -194,6 +219,7 @@ impl RawConfig {
         let mut config = ServerConfig::default();
         set(&mut config.host, self.edge.host.as_deref().map(without_brackets));
         set(&mut config.port, self.edge.port);
+        config.metrics_port = self.edge.metrics_port;
         set(&mut config.http_threads, self.edge.http_threads);
         config.tls = self.tls()?;
         set(&mut config.h2c, self.edge.h2c);

@@ -8,10 +8,13 @@ use std::sync::Arc;
 use crate::config::check;
 use crate::config::error::ConfigError;
 use crate::config::raw_worker::RawWorker;
+use crate::config::validate::named;
 use crate::logic::endpoint::{
     Endpoint, EndpointOverrides, Feed, FeedDescriptor, FeedRefusal, MAX_DP_RANKS, Secret, WorkerUrl, kv_feed,
     load_feed, replay_feed,
 };
+use crate::logic::ranks::RankRule;
+use crate::logic::role::{DEFAULT_BOOTSTRAP_PORT, Role};
 
 /// Returns the listed workers in order, then those that have only a table.
 pub(super) fn endpoints(
@@ -79,7 +82,11 @@ fn listed(parts: &[String]) -> Result<Vec<WorkerUrl>, ConfigError> {
     Ok(urls)
 }
 
-fn described_by(table: &RawWorker, environment: &impl Fn(&str) -> Option<String>) -> Result<Endpoint, ConfigError> {
+/// Returns the worker that the table describes.
+pub(super) fn described_by(
+    table: &RawWorker,
+    environment: &impl Fn(&str) -> Option<String>,
+) -> Result<Endpoint, ConfigError> {
     refuse_credentials("worker.url", &table.url)?;
     let url = address("worker.url", &table.url)?;
     let overrides = overrides(table, &url, environment)
@@ -96,7 +103,30 @@ fn overrides(
         models: models(table.models.as_deref().unwrap_or_default())?,
         feeds: feeds(table, url)?,
         api_key: own_key(table, environment)?,
+        ranks: ranks(table)?,
+        role: role(table)?,
     })
+}
+
+fn ranks(table: &RawWorker) -> Result<Option<RankRule>, ConfigError> {
+    let Some(text) = &table.dp_ranks else { return Ok(None) };
+    let rule = "must be off, a number, or a range of at most 1024 numbers such as 4-7";
+    RankRule::parse(text).map(Some).ok_or(ConfigError::Rule { key: "dp_ranks", value: quoted(text), rule })
+}
+
+fn role(table: &RawWorker) -> Result<Option<Role>, ConfigError> {
+    let bootstrap_port = table.bootstrap_port.unwrap_or(DEFAULT_BOOTSTRAP_PORT);
+    let roles = [("regular", Role::Regular), ("prefill", Role::Prefill { bootstrap_port }), ("decode", Role::Decode)];
+    let role = table.role.as_deref().map(|text| named("role", text, &roles)).transpose()?;
+    let refused = |rule| {
+        let value = table.bootstrap_port.unwrap_or_default().to_string();
+        Err(ConfigError::Rule { key: "bootstrap_port", value, rule })
+    };
+    match (table.bootstrap_port, role) {
+        (Some(0), _) => refused("must be at least 1"),
+        (Some(_), Some(Role::Prefill { .. })) | (None, _) => Ok(role),
+        (Some(_), _) => refused("has no effect without role = \"prefill\""),
+    }
 }
 
 fn models(names: &[String]) -> Result<Vec<Arc<str>>, ConfigError> {

@@ -22,6 +22,7 @@ use subtle::{Choice, ConstantTimeEq};
 use crate::clock;
 use crate::config::{AccessSettings, ConfigError, FileVersion, read_keys};
 use crate::error::RouteError;
+use crate::http::record::Record;
 use crate::http::{Edge, respond};
 
 /// Header with the key that clients in Anthropic's manner send.
@@ -63,7 +64,7 @@ impl Access {
             None => Admin::ThisMachine,
         };
         if matches!(admin, Admin::Everyone) {
-            tracing::warn!("open_admin: /metrics and /workers answer everyone who reaches them");
+            tracing::warn!("open_admin: /metrics, /workers and /dashboard answer everyone who reaches them");
         }
         Ok(Self { clients: ring("api_keys_file", &settings.api_keys_file)?, admin })
     }
@@ -93,6 +94,9 @@ pub(super) async fn clients_only<B: MessageBody + 'static>(
     next: Next<B>,
 ) -> Result<ServiceResponse<EitherBody<B>>, actix_web::Error> {
     let checked = edge.ports.access.check_client(request.headers());
+    if let Err(error) = checked {
+        Record::open(&edge, request.request(), clock::now()).refused(error);
+    }
     pass_on(checked, &edge, request, next).await
 }
 
@@ -103,6 +107,20 @@ pub(super) async fn admin_only<B: MessageBody + 'static>(
     next: Next<B>,
 ) -> Result<ServiceResponse<EitherBody<B>>, actix_web::Error> {
     let checked = edge.ports.access.check_admin(request.headers(), request.peer_addr());
+    pass_on(checked, &edge, request, next).await
+}
+
+/// Lets requests for the operator's page pass. A browser cannot send a key with them, and the page is the same for everyone: where
+/// there are keys, only what it then asks for is guarded.
+pub(super) async fn page_only<B: MessageBody + 'static>(
+    edge: web::Data<Edge>,
+    request: ServiceRequest,
+    next: Next<B>,
+) -> Result<ServiceResponse<EitherBody<B>>, actix_web::Error> {
+    let checked = match &edge.ports.access.admin {
+        Admin::Keys(_) => Ok(()),
+        _ => edge.ports.access.check_admin(request.headers(), request.peer_addr()),
+    };
     pass_on(checked, &edge, request, next).await
 }
 

@@ -6,9 +6,12 @@ use serde::Serialize;
 use crate::clock;
 use crate::error::RouteError;
 use crate::http::admin_kv::KvAnswer;
+use crate::http::admin_ranks::RanksAnswer;
 use crate::http::{Edge, fleet_metrics, respond};
 use crate::logic::endpoint::Feed;
 use crate::logic::health::{HealthView, WorkerState};
+use crate::logic::role::Part;
+use crate::logic::snapshot::WorkerSnapshot;
 use crate::messages::{FleetMember, Introspection, ShowFleet};
 use crate::wire::openai::render_models;
 
@@ -20,13 +23,13 @@ pub(super) async fn healthz() -> HttpResponse {
     HttpResponse::Ok().body("ok")
 }
 
-/// Some worker can take a request.
+/// Some worker can take a request, or two that share it can.
 pub(super) async fn readyz(edge: web::Data<Edge>) -> HttpResponse {
     if edge.ports.gate.is_leaving() {
         return respond::error(RouteError::ShuttingDown, &edge.ports.telemetry);
     }
     match fleet(&edge).await {
-        Ok(members) if members.iter().any(is_serving) => HttpResponse::Ok().body("ready"),
+        Ok(members) if can_serve(&members) => HttpResponse::Ok().body("ready"),
         Ok(_) => respond::error(RouteError::NoWorkerAvailable, &edge.ports.telemetry),
         Err(error) => respond::error(error, &edge.ports.telemetry),
     }
@@ -51,7 +54,9 @@ pub(super) async fn models(edge: web::Data<Edge>) -> HttpResponse {
 /// Counters, and the fleet as gauges.
 pub(super) async fn metrics(edge: web::Data<Edge>) -> HttpResponse {
     let members = fleet(&edge).await.unwrap_or_default();
-    let registry = fleet_metrics::registry(&members, edge.ports.freshness, clock::now());
+    let now = clock::now();
+    let spread = edge.ports.telemetry.recent().spread(now);
+    let registry = fleet_metrics::registry(&members, spread, edge.ports.freshness, now);
     HttpResponse::Ok().content_type(OPEN_METRICS).body(edge.ports.telemetry.render(&registry))
 }
 
@@ -64,14 +69,24 @@ pub(super) async fn workers(edge: web::Data<Edge>) -> HttpResponse {
     let now = clock::now();
     let workers: Vec<WorkerAnswer> =
         members.iter().map(|member| worker_answer(member, edge.ports.freshness, now)).collect();
-    match serde_json::to_string(&FleetAnswer { workers }) {
-        Ok(body) => respond::json(body),
-        Err(_) => respond::error(RouteError::SelectorUnavailable, &edge.ports.telemetry),
-    }
+    respond::json_of(&edge, &FleetAnswer { workers })
 }
 
 pub(super) async fn fleet(edge: &Edge) -> Result<Vec<FleetMember>, RouteError> {
     edge.ports.fleet.send(ShowFleet).await.map_err(|_| RouteError::SelectorUnavailable)
+}
+
+/// A prefill worker and a decode worker are of use only where they have a model in common.
+fn can_serve(members: &[FleetMember]) -> bool {
+    let of_part = |part: Part| {
+        let serving =
+            members.iter().filter(|member| is_serving(member)).filter_map(|member| member.snapshot.as_deref());
+        serving.filter(move |worker| worker.facts.role.part() == part)
+    };
+    let has_partner = |prefill: &WorkerSnapshot| {
+        of_part(Part::Decode).any(|decode| prefill.facts.models.iter().any(|model| decode.serves(Some(model))))
+    };
+    of_part(Part::Whole).next().is_some() || of_part(Part::Prefill).any(has_partner)
 }
 
 fn is_serving(member: &FleetMember) -> bool {
@@ -85,9 +100,10 @@ struct FleetAnswer {
 }
 
 #[derive(Serialize)]
-struct WorkerAnswer {
+pub(super) struct WorkerAnswer {
     id: String,
     url: String,
+    sources: Vec<String>,
     state: &'static str,
     introspection: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -97,6 +113,8 @@ struct WorkerAnswer {
     in_flight: Option<u32>,
     health: Option<HealthAnswer>,
     load: Option<LoadAnswer>,
+    role: Option<&'static str>,
+    dp_ranks: Option<RanksAnswer>,
     kv: Option<KvAnswer>,
 }
 
@@ -137,17 +155,22 @@ struct LoadAnswer {
 
 #[derive(Serialize)]
 struct RankAnswer {
+    source: &'static str,
     age_ms: u64,
     running: u64,
     waiting: u64,
-    used_tokens: u64,
+    used_tokens: Option<u64>,
     capacity_tokens: Option<u64>,
     waiting_uncached_tokens: Option<u64>,
     total_tokens: Option<u64>,
     max_running: Option<u64>,
 }
 
-fn worker_answer(member: &FleetMember, freshness: std::time::Duration, now: std::time::Instant) -> WorkerAnswer {
+pub(super) fn worker_answer(
+    member: &FleetMember,
+    freshness: std::time::Duration,
+    now: std::time::Instant,
+) -> WorkerAnswer {
     let (introspection, problem) = match &member.introspection {
         Introspection::Asking => ("asking", None),
         Introspection::Answered => ("answered", None),
@@ -158,6 +181,7 @@ fn worker_answer(member: &FleetMember, freshness: std::time::Duration, now: std:
     WorkerAnswer {
         id: member.id.to_string(),
         url: member.url.to_string(),
+        sources: member.sources.iter().map(|source| source.to_string()).collect(),
         state: snapshot.map_or("unresponsive", |worker| worker.state.name()),
         introspection,
         problem,
@@ -168,6 +192,8 @@ fn worker_answer(member: &FleetMember, freshness: std::time::Duration, now: std:
         in_flight: snapshot.map(|worker| worker.in_flight),
         health: snapshot.map(|worker| HealthAnswer::of(&worker.health, now)),
         load: snapshot.map(|worker| load_answer(worker, freshness, now)),
+        role: snapshot.map(|worker| worker.facts.role.name()),
+        dp_ranks: snapshot.and_then(|worker| RanksAnswer::of(worker, member.ports.ranks.is_refused(), freshness, now)),
         kv: snapshot.map(KvAnswer::of),
     }
 }
@@ -189,6 +215,7 @@ fn load_answer(
     let (feed, feed_problem) = feed_answer(&worker.facts.load_feed);
     let trust = worker.load.trust(now, freshness);
     let rank = |report: &crate::logic::load::RankReport| RankAnswer {
+        source: report.load.source.name(),
         age_ms: now.saturating_duration_since(report.received_at).as_millis() as u64,
         running: report.load.running,
         waiting: report.load.waiting,

@@ -11,8 +11,9 @@ use hyper::body::{Body, Incoming};
 
 use crate::clock;
 use crate::error::RouteError;
-use crate::http::in_flight::Pass;
+use crate::http::record::Record;
 use crate::messages::{Outcome, Reservation};
+use crate::telemetry::RequestEnd;
 use crate::wire::usage::UsageTail;
 
 /// Room set aside for a body by what its head announces; the rest grows with what really comes.
@@ -59,6 +60,9 @@ pub(super) enum BrokenBody {
     /// The engine's connection failed.
     #[error(transparent)]
     Engine(#[from] hyper::Error),
+    /// The other engine of a pair failed.
+    #[error("the prefill engine failed")]
+    Peer,
     /// The engine stood still for too long.
     #[error("the engine sent nothing for {0:?}")]
     Idle(Duration),
@@ -66,19 +70,19 @@ pub(super) enum BrokenBody {
 
 /// Notices an engine that stands still. Its timer is made only where the engine is waited for, and set again only when it fires, so
 /// that a chunk costs no more than a look at the clock.
-struct IdleWatch {
+pub(super) struct IdleWatch {
     timeout: Duration,
     last_sent_at: Instant,
     timer: Option<Pin<Box<tokio::time::Sleep>>>,
 }
 
 impl IdleWatch {
-    fn new(timeout: Duration) -> Self {
-        Self { timeout, last_sent_at: clock::now(), timer: None }
+    pub(super) fn new(timeout: Duration, now: Instant) -> Self {
+        Self { timeout, last_sent_at: now, timer: None }
     }
 
-    fn sent(&mut self) {
-        self.last_sent_at = clock::now();
+    fn sent(&mut self, now: Instant) {
+        self.last_sent_at = now;
     }
 
     /// Ready when the engine has sent nothing for too long.
@@ -104,7 +108,7 @@ pub(super) struct ForwardedBody {
     idle: IdleWatch,
     /// The end of the answer, where the engine says how much of the prompt was cached; only of requests whose prompt is known.
     usage: Option<UsageTail>,
-    _pass: Pass,
+    record: Record,
 }
 
 impl ForwardedBody {
@@ -115,16 +119,15 @@ impl ForwardedBody {
         mut reservation: Option<Reservation>,
         completed_as: Outcome,
         reads_usage: bool,
-        idle_timeout: Duration,
-        pass: Pass,
+        idle: IdleWatch,
+        record: Record,
     ) -> Self {
         if let Some(reservation) = &mut reservation {
             let is_answer = completed_as == Outcome::Completed;
             reservation.presume(if is_answer { Outcome::ClientGone } else { completed_as });
         }
         let usage = reads_usage.then(UsageTail::default);
-        let idle = IdleWatch::new(idle_timeout);
-        let mut body = Self { engine, reservation, completed_as, idle, usage, _pass: pass };
+        let mut body = Self { engine, reservation, completed_as, idle, usage, record };
         if body.engine.is_end_stream() {
             // An empty body is never polled.
             body.complete();
@@ -133,17 +136,28 @@ impl ForwardedBody {
     }
 
     fn complete(&mut self) {
-        let outcome = self.completed_as;
-        self.end(outcome);
+        if let Some(mut reservation) = self.reservation.take() {
+            if self.completed_as == Outcome::Completed {
+                let cached_tokens = self.usage.as_ref().and_then(UsageTail::cached_tokens);
+                reservation.set_cached_tokens(cached_tokens);
+                self.record.found_cached(cached_tokens);
+            }
+            reservation.finish(self.completed_as);
+        }
+        self.record.passed_on();
     }
 
-    fn end(&mut self, outcome: Outcome) {
-        if let Some(mut reservation) = self.reservation.take() {
-            if outcome == Outcome::Completed {
-                reservation.set_cached_tokens(self.usage.as_ref().and_then(UsageTail::cached_tokens));
-            }
+    /// Tells whether the worker knows how its part ended.
+    pub(super) fn has_ended(&self) -> bool {
+        self.reservation.is_none()
+    }
+
+    /// Ends the answer as broken; `outcome` is how the request ends at this worker.
+    pub(super) fn break_off(&mut self, outcome: Outcome, end: RequestEnd) {
+        if let Some(reservation) = self.reservation.take() {
             reservation.finish(outcome);
         }
+        self.record.failed(end);
     }
 }
 
@@ -158,7 +172,7 @@ impl MessageBody for ForwardedBody {
         loop {
             let frame = match Pin::new(&mut self.engine).poll_frame(context) {
                 Poll::Pending if self.idle.poll(context).is_ready() => {
-                    self.end(Outcome::BrokeOff);
+                    self.break_off(Outcome::BrokeOff, RequestEnd::StoodStill);
                     return Poll::Ready(Some(Err(BrokenBody::Idle(self.idle.timeout))));
                 }
                 Poll::Pending => return Poll::Pending,
@@ -171,12 +185,14 @@ impl MessageBody for ForwardedBody {
                 }
                 Some(Err(error)) => {
                     // actix-web then closes the connection without a final chunk: the client sees a broken transfer.
-                    self.end(Outcome::BrokeOff);
+                    self.break_off(Outcome::BrokeOff, RequestEnd::BrokeOff);
                     return Poll::Ready(Some(Err(error.into())));
                 }
                 Some(Ok(frame)) => {
-                    self.idle.sent();
+                    let now = clock::now();
+                    self.idle.sent(now);
                     if let Ok(data) = frame.into_data() {
+                        self.record.chunk(now);
                         if self.completed_as == Outcome::Completed
                             && let Some(reservation) = &self.reservation
                         {
@@ -204,6 +220,7 @@ mod tests {
     use std::time::Duration;
 
     use super::IdleWatch;
+    use crate::clock;
 
     async fn is_idle(watch: &mut IdleWatch) -> bool {
         poll_fn(|context| Poll::Ready(watch.poll(context).is_ready())).await
@@ -211,11 +228,11 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn only_an_engine_that_stands_still_is_idle_however_long_it_takes_in_all() {
-        let mut watch = IdleWatch::new(Duration::from_secs(10));
+        let mut watch = IdleWatch::new(Duration::from_secs(10), clock::now());
         for _ in 0..100 {
             tokio::time::advance(Duration::from_secs(9)).await;
             assert!(!is_idle(&mut watch).await);
-            watch.sent();
+            watch.sent(clock::now());
         }
         tokio::time::advance(Duration::from_secs(9)).await;
         assert!(!is_idle(&mut watch).await);

@@ -3,6 +3,7 @@
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Instant;
 
 use actix_web::body::BoxBody;
 use actix_web::http::header::CONTENT_LENGTH;
@@ -17,6 +18,8 @@ use crate::http::body;
 use crate::http::departure::{Departure, WatchedBody};
 use crate::http::headers::to_engine;
 use crate::http::proxy::{Outgoing, route};
+use crate::http::ranks::{RankCarrier, wanted_rank};
+use crate::http::record::Record;
 use crate::http::{Edge, prompt, respond};
 use crate::logic::request::RequestFacts;
 use crate::prompt::PromptKind;
@@ -40,6 +43,15 @@ impl EngineRoute {
         Self { pattern, is_json: true, prompt }
     }
 
+    /// Engines let those requests name a rank that they generate for.
+    fn takes_rank(self) -> bool {
+        self.prompt.is_some() || self.pattern == "/v1/responses"
+    }
+
+    fn rank_carrier(self) -> RankCarrier {
+        if self.prompt == Some(PromptKind::Generate) { RankCarrier::Body } else { RankCarrier::Header }
+    }
+
     /// The route of paths whose body may be anything.
     pub(super) fn any(pattern: &'static str) -> Self {
         Self { pattern, is_json: false, prompt: None }
@@ -48,9 +60,14 @@ impl EngineRoute {
 
 /// Forwards a request to the worker that is decided on.
 pub(super) async fn forward(request: HttpRequest, payload: web::Payload, edge: web::Data<Edge>) -> HttpResponse {
-    match try_forward(&request, payload, &edge).await {
+    let arrived_at = clock::now();
+    let mut record = Record::open(&edge, &request, arrived_at);
+    match try_forward(&request, payload, &edge, &mut record, arrived_at).await {
         Ok(response) => response,
-        Err(error) => respond::error(error, &edge.ports.telemetry),
+        Err(error) => {
+            record.refused(error);
+            respond::error(error, &edge.ports.telemetry)
+        }
     }
 }
 
@@ -58,16 +75,18 @@ async fn try_forward(
     request: &HttpRequest,
     mut payload: web::Payload,
     edge: &Edge,
+    record: &mut Record,
+    arrived_at: Instant,
 ) -> Result<HttpResponse, RouteError> {
-    let arrived_at = clock::now();
-    let pass = edge.ports.gate.enter()?;
+    record.holds(edge.ports.gate.enter()?);
     let headers = to_engine(request.headers(), edge.ports.settings.forward_authorization)?;
     let announced = request.headers().get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
     let HttpSettings { max_body_bytes, client_timeout, .. } = edge.ports.settings;
     let mut body = body::read(&mut payload, announced, max_body_bytes, client_timeout).await?;
     let route_data = request.app_data::<EngineRoute>().copied().unwrap_or(EngineRoute::any("/"));
-    let mut facts = facts_of(&body, route_data)?;
+    let mut facts = facts_of(request, &body, route_data, edge.ports.settings.forward_dp_rank)?;
     facts.priority = priority_of(request);
+    record.names_model(facts.model.as_ref());
     if let Some(kind) = route_data.prompt {
         let known = prompt::known(edge, kind, facts.model.as_ref(), &body).await;
         if let Some(known) = known {
@@ -80,9 +99,10 @@ async fn try_forward(
         target: engine_target(request, route_data.pattern)?,
         headers,
         body,
+        rank_carrier: route_data.rank_carrier(),
         arrived_at,
     };
-    let routed = route(edge, facts, outgoing, pass);
+    let routed = route(edge, facts, outgoing, record);
     match Departure::of(request, payload) {
         None => routed.await,
         Some(departure) => watched(routed, departure).await,
@@ -103,9 +123,20 @@ async fn watched(
     }
 }
 
-fn facts_of(body: &Bytes, route: EngineRoute) -> Result<RequestFacts, RouteError> {
+fn facts_of(
+    request: &HttpRequest,
+    body: &Bytes,
+    route: EngineRoute,
+    forward_dp_rank: bool,
+) -> Result<RequestFacts, RouteError> {
     match peek_request(body) {
-        Ok(peek) => Ok(RequestFacts { model: peek.model.map(Arc::from), ..RequestFacts::default() }),
+        Ok(peek) => Ok(RequestFacts {
+            may_be_shared: route.prompt.is_some(),
+            takes_rank: route.takes_rank(),
+            wanted_rank: forward_dp_rank.then(|| wanted_rank(request, &peek)).flatten(),
+            model: peek.model.map(Arc::from),
+            ..RequestFacts::default()
+        }),
         Err(_) if route.is_json => Err(RouteError::InvalidBody),
         Err(_) => Ok(RequestFacts::default()),
     }

@@ -5,6 +5,7 @@ use hyper::header as engine_side;
 
 use crate::error::RouteError;
 use crate::http::access::API_KEY_HEADER;
+use crate::http::ranks::RANK_HEADER;
 
 /// Headers that concern one connection only (RFC 9110, section 7.6.1, and the older ones it names).
 const HOP_BY_HOP: [&str; 11] = [
@@ -21,7 +22,7 @@ const HOP_BY_HOP: [&str; 11] = [
     "upgrade",
 ];
 /// Request headers that the upstream client sets itself, or that were answered here.
-const REPLACED_IN_REQUESTS: [&str; 3] = ["host", "content-length", "expect"];
+const REPLACED_IN_REQUESTS: [&str; 4] = ["host", "content-length", "expect", RANK_HEADER];
 
 /// Request headers in which clients send their keys.
 const CREDENTIALS: [&str; 2] = ["authorization", API_KEY_HEADER];

@@ -1,7 +1,7 @@
 //! The HTTP edge: the route table, and what its handlers share.
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
 
 use actix::prelude::Recipient;
 use actix_web::guard;
@@ -10,8 +10,9 @@ use actix_web::web::{self, ServiceConfig};
 
 use crate::config::HttpSettings;
 use crate::logic::retry::RetryBudget;
+use crate::logic::rooms::OpenRooms;
 use crate::logic::variant_board::VariantBoard;
-use crate::messages::{SelectWorker, ShowFleet};
+use crate::messages::{ChangeWorkers, SelectWorker, ShowFleet};
 use crate::prompt::{PromptKind, Prompts};
 use crate::telemetry::Telemetry;
 use crate::upstream::EngineClient;
@@ -19,17 +20,25 @@ use crate::upstream::EngineClient;
 mod access;
 mod admin;
 mod admin_kv;
+mod admin_ranks;
+mod admin_workers;
 mod body;
+mod dashboard;
+mod dashboard_frame;
 mod departure;
 mod fleet_metrics;
 mod handlers;
 mod headers;
 mod in_flight;
+mod pairs;
 mod prompt;
 mod proxy;
+mod ranks;
+mod record;
 mod respond;
 
 pub(crate) use access::Access;
+pub(crate) use dashboard::Board;
 pub(crate) use in_flight::Gate;
 
 /// Paths that are forwarded with a JSON body, which must name the model where the interface has one, and whose prompts they take.
@@ -55,6 +64,7 @@ const OTHER_PATHS: &str = "/v1/{path:.*}";
 pub(crate) struct EdgePorts {
     pub(crate) selector: Recipient<SelectWorker>,
     pub(crate) fleet: Recipient<ShowFleet>,
+    pub(crate) change_workers: Recipient<ChangeWorkers>,
     pub(crate) gate: Arc<Gate>,
     pub(crate) telemetry: Telemetry,
     pub(crate) settings: HttpSettings,
@@ -66,6 +76,12 @@ pub(crate) struct EdgePorts {
     pub(crate) prompts: Prompts,
     pub(crate) variants: VariantBoard,
     pub(crate) retry_budget: Arc<RetryBudget>,
+    /// The rooms in which pairs of engines meet.
+    pub(crate) rooms: OpenRooms,
+    /// Name of the policy that decides.
+    pub(crate) policy: Arc<Mutex<&'static str>>,
+    /// What open pages of the operator share.
+    pub(crate) board: Arc<Board>,
 }
 
 /// What the handlers of one HTTP thread share.
@@ -75,22 +91,31 @@ struct Edge {
     client: EngineClient,
 }
 
-/// Adds the router's routes, at whatever scope `services` stands for. Called once on each HTTP thread.
-pub(crate) fn add_routes(services: &mut ServiceConfig, ports: EdgePorts, client: EngineClient) {
+/// Adds what tells how the router fares, at whatever scope `services` stands for.
+pub(crate) fn add_metrics_routes(services: &mut ServiceConfig, ports: EdgePorts, client: EngineClient) {
     services.app_data(web::Data::new(Edge { ports, client }));
     services
         .route("/healthz", web::get().to(admin::healthz))
         .route("/readyz", web::get().to(admin::readyz))
         // What engines call their own, and load balancers in front of them ask for.
         .route("/health", web::get().to(admin::readyz));
+    let metrics = web::resource("/metrics").guard(guard::Get()).wrap(from_fn(access::admin_only));
+    services.service(metrics.route(web::get().to(admin::metrics)));
+}
+
+/// Adds the router's routes, at whatever scope `services` stands for. Called once on each HTTP thread.
+pub(crate) fn add_routes(services: &mut ServiceConfig, ports: EdgePorts, client: EngineClient) {
+    add_metrics_routes(services, ports, client);
+    let page = web::resource("/dashboard").guard(guard::Get()).wrap(from_fn(access::page_only));
+    services.service(page.route(web::get().to(dashboard::page)));
     let admin_routes = [
-        ("/metrics", web::get().to(admin::metrics)),
-        ("/workers", web::get().to(admin::workers)),
+        ("/dashboard/events", web::get().to(dashboard::events)),
         ("/workers/{id}/kv_blocks", web::get().to(admin_kv::blocks)),
     ];
     for (path, route) in admin_routes {
         services.service(web::resource(path).guard(guard::Get()).wrap(from_fn(access::admin_only)).route(route));
     }
+    add_worker_routes(services);
     let models = web::resource("/v1/models").guard(guard::Get()).wrap(from_fn(access::clients_only));
     services.service(models.route(web::get().to(admin::models)));
     for (path, prompt) in JSON_PATHS {
@@ -100,4 +125,15 @@ pub(crate) fn add_routes(services: &mut ServiceConfig, ports: EdgePorts, client:
     }
     let others = web::resource(OTHER_PATHS).app_data(handlers::EngineRoute::any(OTHER_PATHS));
     services.service(others.wrap(from_fn(access::clients_only)).route(web::route().to(handlers::forward)));
+}
+
+fn add_worker_routes(services: &mut ServiceConfig) {
+    let all = admin_workers::resource("/workers").wrap(from_fn(access::admin_only));
+    let all = all.route(web::get().to(admin::workers)).route(web::head().to(admin::workers));
+    services.service(all.route(web::post().to(admin_workers::add)));
+    // Addresses have slashes, so whatever stands between is the name.
+    let drain = admin_workers::resource("/workers/{name:.+}/drain").wrap(from_fn(access::admin_only));
+    services.service(drain.route(web::route().to(admin_workers::drain)));
+    let one = admin_workers::resource("/workers/{name:.+}").wrap(from_fn(access::admin_only));
+    services.service(one.route(web::route().to(admin_workers::worker)));
 }

@@ -3,7 +3,7 @@
 //! What is tried again, and what is not, is written down in `logic::retry`.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use actix_web::HttpResponse;
 use actix_web::http::StatusCode;
@@ -16,14 +16,17 @@ use hyper::{Method, Request, Response, Uri};
 use crate::clock;
 use crate::error::RouteError;
 use crate::http::Edge;
-use crate::http::body::ForwardedBody;
+use crate::http::body::{ForwardedBody, IdleWatch};
 use crate::http::headers;
-use crate::http::in_flight::Pass;
+use crate::http::pairs;
+use crate::http::ranks::{RANK_HEADER, RankCarrier, body_at_rank, send_at_rank};
+use crate::http::record::Record;
 use crate::logic::ids::{DecisionId, DpRank, WorkerId};
 use crate::logic::prompt_keys::PromptKeys;
 use crate::logic::request::RequestFacts;
 use crate::logic::retry::{StatusMeaning, meaning_of};
 use crate::messages::{Decision, Outcome, Reservation, SelectWorker, WorkerPorts};
+use crate::telemetry::Telemetry;
 use crate::upstream::{Protocol, UpstreamError};
 
 /// Header with the decision's id; in every routed answer.
@@ -32,32 +35,32 @@ const DECISION_HEADER: &str = "x-fathom-decision-id";
 const WORKER_HEADER: &str = "x-fathom-worker";
 const REASON_HEADER: &str = "x-fathom-reason";
 const BASIS_HEADER: &str = "x-fathom-basis";
-/// Header that names the DP rank to an engine (SGLang with `--dp-size`).
-const RANK_HEADER: &str = "x-data-parallel-rank";
 
 /// A request as it will be sent, to whichever worker.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Outgoing {
     pub(super) method: Method,
     /// Path and query at the engine.
     pub(super) target: String,
     pub(super) headers: HeaderMap,
     pub(super) body: Bytes,
-    pub(super) arrived_at: std::time::Instant,
+    /// How it names a DP rank.
+    pub(super) rank_carrier: RankCarrier,
+    pub(super) arrived_at: Instant,
 }
 
 /// An answer whose head has arrived.
-struct Answer {
-    response: Response<Incoming>,
+pub(super) struct Answer {
+    pub(super) response: Response<Incoming>,
     /// `None` where the worker has been told already how its part ended.
-    reservation: Option<Reservation>,
+    pub(super) reservation: Option<Reservation>,
     /// How the request will have ended at the worker when the answer was passed on.
-    outcome: Outcome,
+    pub(super) outcome: Outcome,
     worker: Arc<WorkerPorts>,
 }
 
 impl Answer {
-    fn new(response: Response<Incoming>, mut reservation: Reservation, worker: Arc<WorkerPorts>) -> Self {
+    pub(super) fn new(response: Response<Incoming>, mut reservation: Reservation, worker: Arc<WorkerPorts>) -> Self {
         let outcome = match meaning_of(response.status().as_u16()) {
             StatusMeaning::Answer => Outcome::Completed,
             StatusMeaning::ServerError => Outcome::ServerError,
@@ -77,9 +80,10 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
 }
 
 /// What of the request matters for how its answer is passed on.
-struct Sent<'a> {
-    method: &'a Method,
-    reads_usage: bool,
+pub(super) struct Sent<'a> {
+    pub(super) method: &'a Method,
+    pub(super) reads_usage: bool,
+    pub(super) answered_at: Instant,
 }
 
 /// Decides, sends, and returns the answer to pass on.
@@ -87,27 +91,31 @@ pub(super) async fn route(
     edge: &Edge,
     mut request: RequestFacts,
     outgoing: Outgoing,
-    pass: Pass,
+    record: &mut Record,
 ) -> Result<HttpResponse, RouteError> {
     edge.ports.retry_budget.pay();
-    let mut decision = select(edge, &request).await?;
+    let mut decision = select(edge, &request, record).await?;
     let labels = (decision.id, decision.reason, decision.basis);
     let mut attempts = Attempts::default();
     loop {
-        match attempt_all(edge, decision, &outgoing, &mut attempts).await {
+        if decision.prefill.is_some() {
+            return pairs::route(edge, request, decision, outgoing, record).await;
+        }
+        match attempt_all(edge, decision, &outgoing, &mut attempts, record).await {
             Ok(answer) => {
-                edge.ports
-                    .telemetry
-                    .first_byte_seconds
-                    .observe(clock::now().saturating_duration_since(outgoing.arrived_at).as_secs_f64());
-                let sent = Sent { method: &outgoing.method, reads_usage: request.prompt.is_some() };
-                return Ok(respond(edge, answer, labels, sent, pass));
+                let now = clock::now();
+                let waited = now.saturating_duration_since(outgoing.arrived_at);
+                edge.ports.telemetry.first_byte_seconds.observe(waited);
+                let reads_usage = request.prompt.is_some();
+                let sent = Sent { method: &outgoing.method, reads_usage, answered_at: now };
+                return Ok(respond(edge, answer, labels, sent, record.take()).map_into_boxed_body());
             }
             Err(error) if attempts.may_select_again(error) => {
                 // The view may have been older than the fleet: one more decision, without those that failed.
                 attempts.has_selected_again = true;
                 request.excluded.clone_from(&attempts.failed);
-                decision = select(edge, &request).await?;
+                edge.ports.telemetry.second_decisions.inc();
+                decision = select(edge, &request, record).await?;
             }
             Err(error) => return Err(error),
         }
@@ -130,12 +138,12 @@ impl Attempts {
     }
 }
 
-async fn select(edge: &Edge, request: &RequestFacts) -> Result<Decision, RouteError> {
+pub(super) async fn select(edge: &Edge, request: &RequestFacts, record: &mut Record) -> Result<Decision, RouteError> {
+    let asked_at = clock::now();
     let select = SelectWorker { request: request.clone() };
-    match edge.ports.selector.send(select).await {
-        Ok(decided) => decided.map_err(RouteError::from),
-        Err(_) => Err(RouteError::SelectorUnavailable),
-    }
+    let decision = edge.ports.selector.send(select).await.map_err(|_| RouteError::SelectorUnavailable)??;
+    record.decided(&decision, asked_at);
+    Ok(decision)
 }
 
 /// Tries the decision's worker and then its fallbacks.
@@ -144,6 +152,7 @@ async fn attempt_all(
     decision: Decision,
     outgoing: &Outgoing,
     attempts: &mut Attempts,
+    record: &mut Record,
 ) -> Result<Answer, RouteError> {
     let Decision { id, worker, rank, reservation, fallbacks, prompt, .. } = decision;
     let mut next = Some((worker, reservation, rank));
@@ -151,26 +160,27 @@ async fn attempt_all(
     while let Some((worker, mut reservation, rank)) = next.take() {
         // From here on, being dropped means that the client has left.
         reservation.presume(Outcome::ClientGone);
-        let error = match send(edge, &worker, rank, outgoing).await {
+        record.tries(&worker);
+        let error = match send_at_rank(edge, &worker, rank, outgoing).await {
             Ok(response) => {
                 let mut answer = Answer::new(response, reservation, worker);
-                let is_final =
-                    answer.outcome == Outcome::Completed || fallbacks.len() == 0 || !edge.ports.retry_budget.take();
-                if is_final {
+                if answer.outcome == Outcome::Completed || fallbacks.len() == 0 || !may_retry(edge) {
                     return Ok(answer);
                 }
                 if let Some(reservation) = answer.reservation.take() {
                     reservation.finish(answer.outcome);
                 }
                 attempts.failed.push(answer.worker.id);
+                let cause = answer.outcome.name();
                 attempts.held = Some(answer);
-                next = next_of(edge, id, &prompt, &mut fallbacks);
+                next = next_of(edge, id, &prompt, &mut fallbacks, cause);
                 continue;
             }
             Err(error) => error,
         };
         tracing::debug!(decision = %id, worker = %worker.id, %error, "attempt failed before an answer");
         attempts.failed.push(worker.id);
+        let cause = if matches!(error, UpstreamError::Connect(_)) { "unreachable" } else { "ended_early" };
         match error {
             UpstreamError::Timeout(_) => {
                 reservation.finish(Outcome::TimedOut);
@@ -189,10 +199,18 @@ async fn attempt_all(
                 }
             }
         }
-        next = next_of(edge, id, &prompt, &mut fallbacks);
+        next = next_of(edge, id, &prompt, &mut fallbacks, cause);
     }
     // What an engine said of itself is worth more than that the others could not be reached.
     attempts.held.take().ok_or(RouteError::AllWorkersFailed)
+}
+
+pub(super) fn may_retry(edge: &Edge) -> bool {
+    let is_allowed = edge.ports.retry_budget.take();
+    if !is_allowed {
+        edge.ports.telemetry.retry_budget_refusals.inc();
+    }
+    is_allowed
 }
 
 type Target = (Arc<WorkerPorts>, Reservation, Option<DpRank>);
@@ -202,26 +220,43 @@ fn next_of(
     id: DecisionId,
     prompt: &Option<Arc<PromptKeys>>,
     fallbacks: &mut impl Iterator<Item = Arc<WorkerPorts>>,
+    cause: &'static str,
 ) -> Option<Target> {
     let worker = fallbacks.next()?;
     edge.ports.telemetry.fallback_dispatches.inc();
-    let reservation = worker.reserve(id, prompt.clone());
+    Telemetry::count(&edge.ports.telemetry.retries, cause);
+    let reservation = worker.reserve(id, None, prompt.clone());
     Some((worker, reservation, None))
 }
 
-async fn send(
+/// Sends the request as it is, to the DP rank with the engine's own number where there is one.
+pub(super) async fn send(
     edge: &Edge,
     worker: &WorkerPorts,
-    rank: Option<DpRank>,
+    rank: Option<u32>,
     outgoing: &Outgoing,
 ) -> Result<Response<Incoming>, UpstreamError> {
+    let (request, protocol) = request_for(worker, rank, outgoing)?;
+    edge.client.send(request, protocol).await
+}
+
+/// Returns the request as the worker gets it.
+pub(super) fn request_for(
+    worker: &WorkerPorts,
+    rank: Option<u32>,
+    outgoing: &Outgoing,
+) -> Result<(Request<Full<Bytes>>, Protocol), UpstreamError> {
     let uri = Uri::builder()
         .scheme("http")
         .authority(worker.url.authority())
         .path_and_query(outgoing.target.as_str())
         .build()
         .map_err(UpstreamError::Invalid)?;
-    let mut request = Request::new(Full::new(outgoing.body.clone()));
+    let body = match (rank, outgoing.rank_carrier) {
+        (Some(rank), RankCarrier::Body) => body_at_rank(&outgoing.body, rank),
+        (Some(_) | None, _) => outgoing.body.clone(),
+    };
+    let mut request = Request::new(Full::new(body));
     *request.method_mut() = outgoing.method.clone();
     *request.uri_mut() = uri;
     *request.headers_mut() = outgoing.headers.clone();
@@ -233,22 +268,23 @@ async fn send(
         value.set_sensitive(true);
         request.headers_mut().insert(AUTHORIZATION, value);
     }
-    if let Some(rank) = rank {
-        request.headers_mut().insert(RANK_HEADER, HeaderValue::from(rank.number()));
+    if let Some(rank) = rank.filter(|_| outgoing.rank_carrier == RankCarrier::Header) {
+        request.headers_mut().insert(RANK_HEADER, HeaderValue::from(rank));
     }
     let protocol = if worker.speaks_http2() { Protocol::Http2 } else { Protocol::Http1 };
-    edge.client.send(request, protocol).await
+    Ok((request, protocol))
 }
 
-fn respond(
+pub(super) fn respond(
     edge: &Edge,
     answer: Answer,
     (id, reason, basis): (DecisionId, &'static str, crate::logic::price::Basis),
     sent: Sent<'_>,
-    pass: Pass,
-) -> HttpResponse {
-    let Sent { method, reads_usage } = sent;
+    mut record: Record,
+) -> HttpResponse<ForwardedBody> {
+    let Sent { method, reads_usage, answered_at } = sent;
     let (head, body) = answer.response.into_parts();
+    record.answers(&answer.worker, head.status.as_u16(), is_event_stream(&head.headers), answered_at);
     let status = StatusCode::from_u16(head.status.as_u16()).unwrap_or(StatusCode::BAD_GATEWAY);
     let mut response = HttpResponse::build(status);
     for header in headers::to_client(&head.headers) {
@@ -267,6 +303,13 @@ fn respond(
     {
         response.no_chunking(length);
     }
-    let idle_timeout = edge.ports.stream_idle_timeout;
-    response.body(ForwardedBody::new(body, answer.reservation, answer.outcome, reads_usage, idle_timeout, pass))
+    let idle = IdleWatch::new(edge.ports.stream_idle_timeout, answered_at);
+    let body = ForwardedBody::new(body, answer.reservation, answer.outcome, reads_usage, idle, record);
+    response.finish().set_body(body)
+}
+
+fn is_event_stream(headers: &HeaderMap) -> bool {
+    const EVENT_STREAM: &[u8] = b"text/event-stream";
+    let kind = headers.get(hyper::header::CONTENT_TYPE).map(HeaderValue::as_bytes);
+    kind.and_then(|kind| kind.get(..EVENT_STREAM.len())).is_some_and(|kind| kind.eq_ignore_ascii_case(EVENT_STREAM))
 }

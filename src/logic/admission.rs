@@ -45,7 +45,7 @@ impl Caps {
 fn least_kv_used(worker: &WorkerSnapshot) -> Option<f64> {
     let used = worker.load.reports().iter().flatten().filter_map(|report| {
         let capacity = report.load.capacity_tokens.filter(|capacity| *capacity > 0)?;
-        Some(report.load.used_tokens as f64 / capacity as f64)
+        Some(report.load.used_tokens? as f64 / capacity as f64)
     });
     used.min_by(f64::total_cmp)
 }
@@ -69,7 +69,7 @@ mod tests {
     fn each_limit_holds_by_itself() {
         let rank = |running, used_tokens, pending| RankLoad {
             running,
-            used_tokens,
+            used_tokens: Some(used_tokens),
             capacity_tokens: Some(1_000),
             waiting_uncached_tokens: Some(pending),
             ..RankLoad::default()
@@ -96,7 +96,7 @@ mod tests {
     #[test]
     fn what_is_not_reported_or_too_old_limits_nothing() {
         let caps = Caps { max_depth: Some(1), max_kv_used: Some(0.1), max_pending_tokens: Some(1), ..Caps::default() };
-        let unknown = RankLoad { used_tokens: 500, ..RankLoad::default() };
+        let unknown = RankLoad { used_tokens: Some(500), ..RankLoad::default() };
         assert!(caps.have_room(&reporting(&[unknown]), 0, secs(5), start()));
         let deep = RankLoad { running: 9, ..RankLoad::default() };
         assert!(!caps.have_room(&reporting(&[deep]), 0, secs(5), start()));

@@ -18,6 +18,7 @@ use crate::logic::policy::{Pick, Policy, PrefixMatch, View};
 use crate::logic::price::{Basis, PriceRules, Priced, price};
 use crate::logic::request::RequestFacts;
 use crate::logic::rng::Rng;
+use crate::logic::role::Part;
 use crate::logic::snapshot::WorkerSnapshot;
 
 /// The most workers named as fallbacks of one decision.
@@ -50,6 +51,8 @@ pub struct DecideRules<'a> {
     pub seed: u64,
     /// Limits beyond which a worker takes no more.
     pub caps: Caps,
+    /// The part of the request that is decided on.
+    pub part: Part,
 }
 
 /// The result of a decision, in slots of the round.
@@ -57,7 +60,7 @@ pub struct DecideRules<'a> {
 pub struct Choice {
     /// The slot chosen.
     pub slot: usize,
-    /// The rank to address; `None` leaves it to the engine.
+    /// The rank that the policy named, where it did.
     pub rank: Option<DpRank>,
     /// Slots to try next, best first.
     pub fallbacks: Vec<usize>,
@@ -88,12 +91,22 @@ pub enum NoWorker {
     /// Every worker that serves the model has failed this request.
     #[error("every worker that serves this model has failed")]
     AllFailed,
+    /// Decode workers serve the model, but no prefill worker takes traffic.
+    #[error("this model has decode workers, but no prefill worker that takes traffic")]
+    NoPrefill,
+    /// Prefill workers serve the model, but no decode worker takes traffic.
+    #[error("this model has prefill workers, but no decode worker that takes traffic")]
+    NoDecode,
     /// No worker answered in time.
     #[error("no worker answered in time")]
     NoAnswer,
 }
 
 impl NoWorker {
+    /// Every cause, for counters that show zeros too.
+    pub const ALL: [Self; 6] =
+        [Self::EmptyFleet, Self::NoneServing, Self::UnknownModel, Self::Full, Self::AllFailed, Self::NoAnswer];
+
     /// Returns the name used in metrics.
     pub fn name(self) -> &'static str {
         match self {
@@ -102,6 +115,8 @@ impl NoWorker {
             Self::UnknownModel => "unknown_model",
             Self::Full => "full",
             Self::AllFailed => "all_failed",
+            Self::NoPrefill => "no_prefill",
+            Self::NoDecode => "no_decode",
             Self::NoAnswer => "no_answer",
         }
     }
@@ -118,6 +133,13 @@ impl Scratch {
     pub fn candidates(&self) -> &[Priced] {
         &self.candidates
     }
+}
+
+/// Tells whether a request for which no regular worker was found is one for a pair: some worker does a part of it.
+pub fn is_for_a_pair(request: &RequestFacts, round: &FrozenRound<'_>) -> bool {
+    let does_a_part =
+        |worker: &WorkerSnapshot| worker.facts.role.part() != Part::Whole && worker.serves(request.model.as_deref());
+    request.may_be_shared && round.slots.iter().flatten().any(|worker| does_a_part(worker))
 }
 
 /// Decides where the request goes.
@@ -181,6 +203,7 @@ fn collect_candidates(
             let may_take_it = wanted.contains(&snapshot.state)
                 && (!must_have_room || has_room(snapshot, rules.price.freshness, round.now))
                 && snapshot.serves(request.model.as_deref())
+                && snapshot.facts.role.part() == rules.part
                 && !request.excluded.contains(&snapshot.id);
             if may_take_it && !is_admitted(slot, snapshot, round, rules) {
                 is_full = true;
@@ -189,10 +212,23 @@ fn collect_candidates(
             may_take_it.then_some(Priced::new(slot))
         }));
         if !candidates.is_empty() {
+            keep_owners(request, round, candidates);
             return Ok(());
         }
     }
-    Err(if is_full { NoWorker::Full } else { nobody(request, round) })
+    Err(if is_full { NoWorker::Full } else { nobody(request, round, rules.part) })
+}
+
+/// Where the client named a DP rank, those that own it are preferred; where none does, the wish is void.
+fn keep_owners(request: &RequestFacts, round: &FrozenRound<'_>, candidates: &mut Vec<Priced>) {
+    let Some(wanted) = request.wanted_rank else { return };
+    let owns = |candidate: &Priced| {
+        let snapshot = round.slots.get(candidate.slot).and_then(Option::as_deref);
+        snapshot.is_some_and(|worker| worker.rank_numbered(wanted).is_some())
+    };
+    if candidates.iter().any(owns) {
+        candidates.retain(owns);
+    }
 }
 
 /// Tells whether the engine has not asked to be left alone, and has memory for another prompt as far as it says.
@@ -219,13 +255,14 @@ fn trial(request: &RequestFacts, round: &FrozenRound<'_>, rules: &DecideRules<'_
         let is_fit = is_free
             && has_room(snapshot, rules.price.freshness, round.now)
             && is_admitted(slot, snapshot, round, rules)
-            && snapshot.serves(request.model.as_deref());
+            && snapshot.serves(request.model.as_deref())
+            && snapshot.facts.role.part() == rules.part;
         is_fit.then_some(slot)
     };
     round.slots.iter().enumerate().find_map(may_be_tried)
 }
 
-fn nobody(request: &RequestFacts, round: &FrozenRound<'_>) -> NoWorker {
+fn nobody(request: &RequestFacts, round: &FrozenRound<'_>, part: Part) -> NoWorker {
     if round.slots.is_empty() {
         return NoWorker::EmptyFleet;
     }
@@ -235,8 +272,14 @@ fn nobody(request: &RequestFacts, round: &FrozenRound<'_>) -> NoWorker {
     }
     let takes_traffic = |state| matches!(state, WorkerState::Serving | WorkerState::Probation | WorkerState::Ejected);
     let serving_model = known.iter().filter(|worker| worker.serves(request.model.as_deref()));
-    if serving_model.clone().any(|worker| takes_traffic(worker.state) && request.excluded.contains(&worker.id)) {
+    let of_part = serving_model.clone().filter(|worker| worker.facts.role.part() == part);
+    if of_part.clone().any(|worker| takes_traffic(worker.state) && request.excluded.contains(&worker.id)) {
         return NoWorker::AllFailed;
+    }
+    match part {
+        Part::Whole => {}
+        Part::Prefill => return NoWorker::NoPrefill,
+        Part::Decode => return NoWorker::NoDecode,
     }
     // A worker that has not said yet what it serves, or did not answer, may turn out to serve this model: "unknown" would be a
     // claim that nobody can make. One that is suspended or drained may never have come to say it.

@@ -9,6 +9,9 @@ use std::sync::Arc;
 
 use url::Url;
 
+use crate::logic::ranks::{RankRange, RankRule};
+use crate::logic::role::Role;
+
 /// The most DP ranks that one worker may advertise. Deployments of today stay below 300; each rank costs a socket per feed.
 pub const MAX_DP_RANKS: u32 = 1_024;
 
@@ -160,6 +163,10 @@ pub struct EndpointOverrides {
     pub feeds: Option<FeedDescriptor>,
     /// The bearer key that this engine wants.
     pub api_key: Option<Secret>,
+    /// Its DP ranks as targets. `None`: the ones that it says it owns, where ranks are addressed at all.
+    pub ranks: Option<RankRule>,
+    /// Its part in requests. `None`: what it says.
+    pub role: Option<Role>,
 }
 
 /// Where an engine publishes, as its `kv_events` block in `/server_info` says it (SGLang 0.5.12 to 0.5.23) or as the
@@ -337,6 +344,10 @@ pub struct WorkerFacts {
     pub adapters: Arc<[Arc<str>]>,
     /// Whether it says that it speaks HTTP/2 in cleartext.
     pub speaks_http2: bool,
+    /// The DP ranks that it owns, where that is known; only they can be addressed.
+    pub ranks: Option<RankRange>,
+    /// Its part in requests.
+    pub role: Role,
     /// The engine's version text, where it said one.
     pub version: Option<Arc<str>>,
 }
@@ -350,6 +361,8 @@ impl WorkerFacts {
             && self.load_feed == other.load_feed
             && self.kv_feed == other.kv_feed
             && self.version == other.version
+            && self.ranks == other.ranks
+            && self.role == other.role
     }
 }
 

@@ -11,6 +11,8 @@ use std::time::Duration;
 use crate::logic::endpoint::{
     Endpoint, Feed, FeedDescriptor, FeedRefusal, WorkerFacts, kv_feed, load_feed, replay_feed,
 };
+use crate::logic::ranks::{OwnedRanks, RankRange, ranks_of};
+use crate::logic::role::Role;
 
 /// Why one request to an engine gave nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,6 +99,12 @@ pub struct EngineAnswer {
     pub version: Option<Arc<str>>,
     /// Whether it says that it speaks HTTP/2 in cleartext.
     pub speaks_http2: bool,
+    /// The ranks that it lists as its own.
+    pub owned_ranks: OwnedRanks,
+    /// How many ranks it counts where it describes no feeds.
+    pub dp_size: Option<u32>,
+    /// Its part in requests, where it says one.
+    pub role: Option<Role>,
     /// Its feeds; `None` where it publishes nothing.
     pub feeds: Option<Result<FeedDescriptor, FeedRefusal>>,
     /// Ids and JSON texts of its `/v1/models` objects.
@@ -113,13 +121,15 @@ pub fn facts(endpoint: &Endpoint, answer: EngineAnswer) -> Option<WorkerFacts> {
     if models.is_empty() {
         return None;
     }
-    let feeds = overrides.feeds.clone().map(Ok).or(answer.feeds);
+    let (feeds, ranks) = feeds_and_ranks(endpoint, &answer);
     let mut facts = WorkerFacts {
         models: models.into(),
         model_objects: answer.models.into_iter().map(|(_, json)| json).collect(),
         adapters: answer.adapters.into(),
         version: answer.version,
         speaks_http2: answer.speaks_http2,
+        ranks,
+        role: overrides.role.or(answer.role).unwrap_or_default(),
         ..WorkerFacts::default()
     };
     match feeds {
@@ -136,6 +146,31 @@ pub fn facts(endpoint: &Endpoint, answer: EngineAnswer) -> Option<WorkerFacts> {
         }
     }
     Some(facts)
+}
+
+/// An engine that lists the publishers of its node has feeds and ranks of its own only; the rest of what its descriptor counts is on
+/// other nodes. Where the configuration describes the feeds, they are the worker's own already.
+fn feeds_and_ranks(
+    endpoint: &Endpoint,
+    answer: &EngineAnswer,
+) -> (Option<Result<FeedDescriptor, FeedRefusal>>, Option<RankRange>) {
+    let overrides = &endpoint.overrides;
+    let feeds = overrides.feeds.clone().map(Ok).or_else(|| answer.feeds.clone());
+    let counted = match &feeds {
+        Some(Ok(descriptor)) => Some(descriptor.dp_size),
+        Some(Err(_)) => None,
+        None => answer.dp_size,
+    };
+    let ranks = ranks_of(overrides.ranks, &answer.owned_ranks, counted);
+    let listed = ranks_of(None, &answer.owned_ranks, None);
+    let feeds = match (feeds, listed) {
+        (Some(Ok(descriptor)), Some(listed)) if overrides.feeds.is_none() => Some(match listed.narrow(&descriptor) {
+            Some(narrowed) => Ok(narrowed),
+            None => Err(FeedRefusal::Descriptor(format!("no port can be that of rank {}", listed.first()))),
+        }),
+        (feeds, _) => feeds,
+    };
+    (feeds, ranks)
 }
 
 /// The alias first, then what the model list adds (LoRA adapters); the path of the weights only where there is no name at all.

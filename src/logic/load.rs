@@ -5,7 +5,8 @@
 //! zero: zero is the most attractive load there is.
 //!
 //! A worker that advertised no load feed has no rank count to be complete against. Reports that reach it by another way (a
-//! custom actor) are taken at face value while they are fresh.
+//! custom actor) are taken at face value while they are fresh. What an engine said when it was asked covers all its ranks, and so
+//! takes the place of everything before; but only where nothing fresh came by itself: what is published is newer.
 
 use std::time::{Duration, Instant};
 
@@ -16,15 +17,55 @@ use crate::logic::sequence::{SequenceCursor, SequenceStep};
 /// tokens that running requests are about to make.
 const FILLED: f64 = 0.9;
 
+/// How a report came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum LoadSource {
+    /// Published over ZMQ, in the map form.
+    ZmqSnapshot,
+    /// Published over ZMQ, in the array form.
+    ZmqStat,
+    /// SGLang said it when asked at `/v1/loads`.
+    V1Loads,
+    /// vLLM said it when asked at `/metrics`.
+    VllmMetrics,
+    /// A custom actor measured it.
+    #[default]
+    Custom,
+}
+
+impl LoadSource {
+    /// Returns the name used in metrics and the admin API.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::ZmqSnapshot => "zmq_snapshot",
+            Self::ZmqStat => "zmq_stat",
+            Self::V1Loads => "v1_loads",
+            Self::VllmMetrics => "vllm_metrics",
+            Self::Custom => "custom",
+        }
+    }
+
+    /// Tells whether the engine had to be asked for it.
+    pub fn is_polled(self) -> bool {
+        match self {
+            Self::V1Loads | Self::VllmMetrics => true,
+            Self::ZmqSnapshot | Self::ZmqStat | Self::Custom => false,
+        }
+    }
+}
+
 /// One rank's load as the engine reported it. Requests are counts, tokens are KV-cache tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RankLoad {
+    /// How it came.
+    pub source: LoadSource,
     /// Requests in the running batch.
     pub running: u64,
     /// Requests queued before the scheduler.
     pub waiting: u64,
-    /// KV tokens in use; at most `capacity_tokens` where that is known.
-    pub used_tokens: u64,
+    /// KV tokens in use; at most `capacity_tokens` where that is known. `None` where the engine did not say.
+    pub used_tokens: Option<u64>,
     /// KV tokens that fit. `None` where the engine sent zero, which means that it does not know.
     pub capacity_tokens: Option<u64>,
     /// Prompt tokens of waiting requests that are not in the cache.
@@ -45,10 +86,10 @@ impl RankLoad {
         self.running.saturating_add(self.waiting)
     }
 
-    /// Tells whether requests wait while nearly all KV memory is in use by running ones. Never where the capacity is not known.
+    /// Tells whether requests wait while nearly all KV memory is in use by running ones. Never where either is not known.
     fn has_no_memory(&self) -> bool {
-        let is_filled = |capacity| self.used_tokens as f64 >= FILLED * capacity as f64;
-        self.waiting > 0 && self.capacity_tokens.is_some_and(is_filled)
+        let known = self.used_tokens.zip(self.capacity_tokens);
+        self.waiting > 0 && known.is_some_and(|(used, capacity)| used as f64 >= FILLED * capacity as f64)
     }
 }
 
@@ -155,6 +196,28 @@ impl LoadTable {
         Applied::InForce
     }
 
+    /// Takes what the engine said of all its ranks, in order, when it was asked at `asked_at`. Not where something fresh came by
+    /// itself, nor where the engine advertised another number of ranks.
+    pub fn apply_polled(&mut self, loads: &[RankLoad], asked_at: Instant, freshness: Duration) -> Applied {
+        let is_other_count = self.expected_ranks.is_some_and(|expected| expected as usize != loads.len());
+        if loads.is_empty() || is_other_count || loads.len() > crate::logic::endpoint::MAX_DP_RANKS as usize {
+            return Applied::UnknownRank;
+        }
+        let outranks = |report: RankReport| {
+            let is_newer = report.received_at > asked_at;
+            let is_fresh = asked_at.saturating_duration_since(report.received_at) < freshness;
+            is_newer || (is_fresh && !report.load.source.is_polled())
+        };
+        if self.ranks.iter().filter_map(|slot| slot.report).any(outranks) {
+            return Applied::OutOfDate;
+        }
+        self.ranks.resize(loads.len(), RankSlot::default());
+        for (slot, load) in self.ranks.iter_mut().zip(loads) {
+            slot.report = Some(RankReport { load: *load, received_at: asked_at });
+        }
+        Applied::InForce
+    }
+
     /// Forgets where the rank's stream was, because its connection is a new one. Its last report stands until it is stale.
     pub fn restart_stream(&mut self, rank: DpRank) {
         if let Some(slot) = self.ranks.get_mut(rank.index()) {
@@ -166,6 +229,11 @@ impl LoadTable {
     pub fn freeze(&self, own_dispatches_since: u32) -> LoadView {
         let reports: Box<[Option<RankReport>]> = self.ranks.iter().map(|slot| slot.report).collect();
         LoadView::new(self.expected_ranks, reports, own_dispatches_since)
+    }
+
+    /// Returns when the report in force of the rank was received.
+    pub fn report_at(&self, rank: usize) -> Option<Instant> {
+        self.ranks.get(rank)?.report.map(|report| report.received_at)
     }
 
     /// Returns when the oldest report in force was received; `None` unless every expected rank has reported.

@@ -14,6 +14,12 @@ pub struct RequestFacts {
     pub prompt: Option<Arc<PromptKeys>>,
     /// Who goes first where requests wait for room: the higher the sooner. Zero where the client says nothing.
     pub priority: i32,
+    /// Whether a prefill and a decode engine may share it.
+    pub may_be_shared: bool,
+    /// Whether its interface lets it name a DP rank.
+    pub takes_rank: bool,
+    /// The DP rank that the client named, by the engine's own number, where the client may.
+    pub wanted_rank: Option<u32>,
     /// Workers that must not be chosen again: those that have already failed this request.
     pub excluded: Vec<WorkerId>,
 }

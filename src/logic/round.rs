@@ -22,6 +22,8 @@ pub struct Answer {
     pub snapshot: Arc<WorkerSnapshot>,
     /// What it holds of each of the round's prompts; may be shorter where it holds nothing of the rest.
     pub matches: Vec<PrefixMatch>,
+    /// What each of its ranks holds of them in blocks, prompt by prompt; empty where its engine takes no rank.
+    pub rank_blocks: Vec<u32>,
 }
 
 /// The slots of one round.
@@ -74,6 +76,13 @@ impl Round {
         matches.clear();
         matches.extend(self.slots.iter().map(|slot| of_slot(slot).unwrap_or_default()));
     }
+
+    /// Returns what each rank of the slot's worker holds of one of the round's prompts.
+    pub fn rank_blocks(&self, slot: usize, prompt: usize) -> &[u32] {
+        let Some(answer) = self.slots.get(slot).and_then(OnceLock::get) else { return &[] };
+        let num_ranks = answer.snapshot.addressed_ranks as usize;
+        answer.rank_blocks.get(prompt * num_ranks..(prompt + 1) * num_ranks).unwrap_or_default()
+    }
 }
 
 /// The right to fill one slot, once.
@@ -91,14 +100,14 @@ impl Token {
 
     /// Answers for this slot, knowing nothing of the prompts.
     pub fn fill(self, snapshot: Arc<WorkerSnapshot>) {
-        self.fill_with(snapshot, Vec::new());
+        self.fill_with(Answer { snapshot, matches: Vec::new(), rank_blocks: Vec::new() });
     }
 
     /// Answers for this slot, with what the worker holds of each of the round's prompts.
-    pub fn fill_with(self, snapshot: Arc<WorkerSnapshot>, matches: Vec<PrefixMatch>) {
+    pub fn fill_with(self, answer: Answer) {
         if let Some(slot) = self.round.slots.get(self.slot) {
             // A slot has one token and this consumes it, so the slot is empty.
-            drop(slot.set(Answer { snapshot, matches }));
+            drop(slot.set(answer));
         }
     }
 }

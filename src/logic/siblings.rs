@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use crate::logic::ids::DpRank;
 use crate::logic::policy::PrefixMatch;
 use crate::logic::prompt_keys::PromptKeys;
 use crate::logic::snapshot::WorkerSnapshot;
@@ -13,7 +14,7 @@ const MAX_SIBLINGS: usize = 64;
 /// The prompts that a round has decided on so far, with the slots they went to.
 #[derive(Debug, Default)]
 pub struct Siblings {
-    decided: Vec<(usize, Arc<PromptKeys>)>,
+    decided: Vec<(usize, Option<DpRank>, Arc<PromptKeys>)>,
 }
 
 impl Siblings {
@@ -23,13 +24,13 @@ impl Siblings {
     }
 
     /// Notes a decision.
-    pub fn note(&mut self, slot: usize, prompt: &Arc<PromptKeys>) {
-        self.decided.push((slot, Arc::clone(prompt)));
+    pub fn note(&mut self, slot: usize, rank: Option<DpRank>, prompt: &Arc<PromptKeys>) {
+        self.decided.push((slot, rank, Arc::clone(prompt)));
     }
 
     /// Raises what each slot will probably hold of the prompt by what earlier decisions bring there.
     pub fn raise(&self, prompt: &PromptKeys, slots: &[Option<Arc<WorkerSnapshot>>], matches: &mut [PrefixMatch]) {
-        for (slot, sibling) in self.decided.iter().rev().take(MAX_SIBLINGS) {
+        for (slot, _, sibling) in self.decided.iter().rev().take(MAX_SIBLINGS) {
             let Some(Some(snapshot)) = slots.get(*slot) else { continue };
             let Some(variant) = snapshot.kv.variant.filter(|_| prompt.is_same_namespace(sibling)) else { continue };
             let (Some(own), Some(others), Some(found)) =
@@ -42,6 +43,22 @@ impl Siblings {
             if shared > known {
                 found.predicted_blocks += shared - known;
                 found.prompt_blocks = own.len() as u32;
+            }
+        }
+    }
+}
+
+impl Siblings {
+    /// Raises what each rank of the slot's worker will probably hold of the prompt in the same way.
+    pub fn raise_ranks(&self, prompt: &PromptKeys, slot: usize, worker: &WorkerSnapshot, held: &mut [u32]) {
+        let Some(variant) = worker.kv.variant else { return };
+        let newest = self.decided.iter().rev().take(MAX_SIBLINGS);
+        for (_, rank, sibling) in newest.filter(|(other, ..)| *other == slot) {
+            let Some(held) = rank.and_then(|rank| held.get_mut(rank.index())) else { continue };
+            if let (true, Some(own), Some(others)) =
+                (prompt.is_same_namespace(sibling), prompt.keys(variant), sibling.keys(variant))
+            {
+                *held = (*held).max(shared_prefix(own, others) as u32);
             }
         }
     }
@@ -71,7 +88,7 @@ mod tests {
 
     use super::{Siblings, shared_prefix};
     use crate::logic::block_hash::prompt_keys;
-    use crate::logic::ids::WorkerId;
+    use crate::logic::ids::{DpRank, WorkerId};
     use crate::logic::policy::PrefixMatch;
     use crate::logic::prompt_keys::{HashMode, HashVariant, PromptKeys};
     use crate::logic::snapshot::{KvView, WorkerSnapshot};
@@ -97,10 +114,10 @@ mod tests {
     fn a_sibling_of_the_same_round_counts_where_it_went() {
         let (first, second): (Vec<u32>, Vec<u32>) = ((0..40).collect(), (0..20).chain(90..110).collect());
         let mut siblings = Siblings::default();
-        siblings.note(1, &prompt(&first));
-        siblings.note(2, &prompt(&first));
-        siblings.note(3, &prompt(&first));
-        siblings.note(99, &prompt(&first));
+        siblings.note(1, None, &prompt(&first));
+        siblings.note(2, None, &prompt(&first));
+        siblings.note(3, None, &prompt(&first));
+        siblings.note(99, None, &prompt(&first));
         let mut matches = vec![PrefixMatch::of_blocks(3, 10), PrefixMatch::of_blocks(3, 10), PrefixMatch::default()];
         siblings.raise(&prompt(&second), &slots(), &mut matches);
         let found: Vec<_> = matches.iter().map(|found| (found.matched_blocks, found.predicted_blocks)).collect();
@@ -118,7 +135,7 @@ mod tests {
         let tokens: Vec<u32> = (0..40).collect();
         let adapter = PromptKeys::clone(&prompt(&tokens)).with_adapter(Some("a".into()));
         let mut siblings = Siblings::default();
-        siblings.note(1, &Arc::new(adapter));
+        siblings.note(1, None, &Arc::new(adapter));
         let mut matches = vec![PrefixMatch::default(); 2];
         siblings.raise(&prompt(&tokens), &slots(), &mut matches);
         assert_eq!(matches[1].predicted_blocks, 0);
@@ -134,5 +151,20 @@ mod tests {
         }
         assert_eq!(shared_prefix(&own, &own), 9);
         assert_eq!(shared_prefix(&own, &[]), 0);
+    }
+
+    #[test]
+    fn a_sibling_counts_at_the_rank_it_went_to() {
+        let (first, second): (Vec<u32>, Vec<u32>) = ((0..40).collect(), (0..20).chain(90..110).collect());
+        let slots = slots();
+        let worker = slots[1].as_deref().expect("a worker");
+        let mut siblings = Siblings::default();
+        siblings.note(1, Some(DpRank::new(2)), &prompt(&first));
+        siblings.note(0, Some(DpRank::new(0)), &prompt(&first));
+        siblings.note(1, None, &prompt(&first));
+        siblings.note(1, Some(DpRank::new(9)), &prompt(&first));
+        let mut held = [1, 0, 3, 0];
+        siblings.raise_ranks(&prompt(&second), 1, worker, &mut held);
+        assert_eq!(held, [1, 0, 5, 0]);
     }
 }

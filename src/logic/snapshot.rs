@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use crate::logic::endpoint::{Feed, WorkerFacts, WorkerUrl};
 use crate::logic::health::{HealthView, WorkerState};
-use crate::logic::ids::WorkerId;
+use crate::logic::ids::{DpRank, WorkerId};
 use crate::logic::kv_stream::{StreamCounters, StreamTrust};
 use crate::logic::load::LoadView;
 use crate::logic::prefix_index::IndexCounts;
@@ -29,6 +29,10 @@ pub struct WorkerSnapshot {
     pub left_alone_until: Option<Instant>,
     /// Requests that this router has sent it and that have not ended.
     pub in_flight: u32,
+    /// How many of its DP ranks requests may be addressed to, from the first on; zero leaves the rank to its engine.
+    pub addressed_ranks: u32,
+    /// What this router has sent to each of these ranks; empty where none may be addressed.
+    pub rank_flights: Box<[RankFlight]>,
     /// The load that its engine reported.
     pub load: LoadView,
     /// What it serves and which feeds it has.
@@ -75,6 +79,15 @@ pub struct KvRank {
     pub counters: StreamCounters,
 }
 
+/// What this router has sent to one rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RankFlight {
+    /// Requests addressed to it that have not ended.
+    pub in_flight: u32,
+    /// Of these, requests that the rank's report cannot yet contain; zero without a report.
+    pub dispatches_since: u32,
+}
+
 /// Counters of a worker's load streams since it was started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FeedHealth {
@@ -99,6 +112,8 @@ impl WorkerSnapshot {
             serving_since: None,
             left_alone_until: None,
             in_flight: 0,
+            addressed_ranks: 0,
+            rank_flights: Box::default(),
             load: LoadView::unreported(),
             facts: Arc::default(),
             feeds: FeedHealth::default(),
@@ -109,6 +124,12 @@ impl WorkerSnapshot {
     /// Tells whether the worker serves the model. Everybody serves a request that names none.
     pub fn serves(&self, model: Option<&str>) -> bool {
         model.is_none_or(|model| self.facts.models.iter().any(|served| &**served == model))
+    }
+
+    /// Returns the rank that the engine itself numbers so, where it may be addressed.
+    pub fn rank_numbered(&self, number: u32) -> Option<DpRank> {
+        let rank = self.facts.ranks.as_ref()?.rank_numbered(number)?;
+        (rank.number() < self.addressed_ranks).then_some(rank)
     }
 
     /// Tells whether the engine advertised a load feed, usable or not.

@@ -11,7 +11,9 @@ use crate::logic::ids::WorkerId;
 use crate::logic::load::{LoadView, RankLoad, RankReport};
 use crate::logic::policy::{LeastLoad, Policy, PrefixMatch};
 use crate::logic::price::{Basis, BasisRule, PriceRules, Priced, price};
+use crate::logic::ranks::RankRange;
 use crate::logic::request::RequestFacts;
+use crate::logic::role::{Part, Role};
 use crate::logic::snapshot::WorkerSnapshot;
 
 /// The freshness window and the ramp of the default configuration.
@@ -101,6 +103,20 @@ impl Worker {
         self
     }
 
+    pub(crate) fn role(mut self, role: Role) -> Self {
+        let facts = WorkerFacts { role, ..(*self.snapshot.facts).clone() };
+        self.snapshot.facts = Arc::new(facts);
+        self
+    }
+
+    /// Owns ranks from the engine's number `first` on, which requests may be addressed to.
+    pub(crate) fn owning(mut self, first: u32, count: u32) -> Self {
+        let facts = WorkerFacts { ranks: RankRange::new(first, count), ..(*self.snapshot.facts).clone() };
+        self.snapshot.facts = Arc::new(facts);
+        self.snapshot.addressed_ranks = count;
+        self
+    }
+
     pub(crate) fn in_flight(mut self, in_flight: u32) -> Self {
         self.snapshot.in_flight = in_flight;
         self
@@ -158,6 +174,7 @@ pub(crate) struct Fleet {
     pub(crate) policy: Box<dyn Policy>,
     pub(crate) turn: u64,
     pub(crate) caps: Caps,
+    pub(crate) part: Part,
     pub(crate) now: Instant,
 }
 
@@ -179,6 +196,7 @@ impl Fleet {
             policy: Box::new(LeastLoad),
             turn: 0,
             caps: Caps::default(),
+            part: Part::Whole,
             now,
         }
     }
@@ -232,7 +250,14 @@ impl Fleet {
 
     pub(crate) fn decide_with(&self, seed: u64, scratch: &mut Scratch) -> Result<Choice, NoWorker> {
         let round = FrozenRound { slots: &self.slots, reserved: &self.reserved, matches: &self.matches, now: self.now };
-        let rules = DecideRules { price: self.price, policy: &*self.policy, turn: self.turn, seed, caps: self.caps };
+        let rules = DecideRules {
+            price: self.price,
+            policy: &*self.policy,
+            turn: self.turn,
+            seed,
+            caps: self.caps,
+            part: self.part,
+        };
         decide(&self.request, &round, &rules, scratch)
     }
 

@@ -12,9 +12,12 @@ use crate::logic::ids::{DecisionId, DpRank, WorkerId};
 use crate::logic::price::Basis;
 use crate::logic::prompt_keys::PromptKeys;
 use crate::logic::pulse::Pulse;
+use crate::logic::rank_acceptance::RankAcceptance;
 use crate::logic::request::RequestFacts;
+use crate::logic::rooms::RoomRank;
 use crate::messages::{
-    Collect, Describe, Drain, Outcome, ProbeEnded, ReportLoad, RequestFinished, Reserve, SetReadiness, ShowBlocks, Stop,
+    Collect, Describe, Drain, Outcome, ProbeEnded, ReportLoad, ReportPolledLoad, RequestFinished, Reserve,
+    SetReadiness, ShowBlocks, Stop,
 };
 
 /// The doors of one worker, whoever built it. Shared behind an `Arc`: copying a `Recipient` allocates.
@@ -38,12 +41,16 @@ pub struct WorkerPorts {
     pub readiness: Recipient<SetReadiness>,
     /// Receives [`ReportLoad`], where the worker takes reports from others.
     pub report_load: Option<Recipient<ReportLoad>>,
+    /// Receives [`ReportPolledLoad`], where the worker's engine may be asked for its load.
+    pub report_polled_load: Option<Recipient<ReportPolledLoad>>,
     /// Answers [`ShowBlocks`], where the worker lists blocks.
     pub show_blocks: Option<Recipient<ShowBlocks>>,
     /// Receives [`ProbeEnded`], where the worker's engine is to be probed.
     pub probe_ended: Option<Recipient<ProbeEnded>>,
     /// Beats with each part of a good answer of its engine.
     pub pulse: Pulse,
+    /// What is known of whether its engine takes the ranks that it is believed to own.
+    pub ranks: RankAcceptance,
     /// Receives [`Drain`].
     pub drain: Recipient<Drain>,
     /// Receives [`Stop`].
@@ -75,9 +82,11 @@ impl WorkerPorts {
             describe: worker.clone().recipient(),
             readiness: worker.clone().recipient(),
             report_load: None,
+            report_polled_load: None,
             show_blocks: None,
             probe_ended: None,
             pulse: Pulse::default(),
+            ranks: RankAcceptance::default(),
             drain: worker.clone().recipient(),
             stop: worker.clone().recipient(),
             speaks_http2: AtomicBool::new(false),
@@ -101,11 +110,25 @@ impl WorkerPorts {
         self.speaks_http2.load(Ordering::Relaxed)
     }
 
+    /// Adds the port through which the worker hears what its engine said of its load when it was asked.
+    #[must_use]
+    pub fn with_polled_load(mut self, report_polled_load: Recipient<ReportPolledLoad>) -> Self {
+        self.report_polled_load = Some(report_polled_load);
+        self
+    }
+
     /// Adds the port through which the worker hears of probes; `pulse` is where it looks for signs of life between them.
     #[must_use]
     pub fn with_probes(mut self, probe_ended: Recipient<ProbeEnded>, pulse: Pulse) -> Self {
         self.probe_ended = Some(probe_ended);
         self.pulse = pulse;
+        self
+    }
+
+    /// Shares what is learnt of the engine's ranks with the worker, which addresses none once one was refused.
+    #[must_use]
+    pub fn with_ranks(mut self, ranks: RankAcceptance) -> Self {
+        self.ranks = ranks;
         self
     }
 
@@ -116,10 +139,16 @@ impl WorkerPorts {
         self
     }
 
-    /// Reserves a place at the worker. The place is held until the reservation is finished or dropped.
-    pub fn reserve(self: &Arc<Self>, decision: DecisionId, prompt: Option<Arc<PromptKeys>>) -> Reservation {
+    /// Reserves a place at the worker, at a rank or at whichever its engine takes. The place is held until the reservation is
+    /// finished or dropped.
+    pub fn reserve(
+        self: &Arc<Self>,
+        decision: DecisionId,
+        rank: Option<DpRank>,
+        prompt: Option<Arc<PromptKeys>>,
+    ) -> Reservation {
         #[expect(clippy::disallowed_methods, reason = "a worker that is gone needs no account of its requests")]
-        self.reserve.do_send(Reserve { decision, prompt });
+        self.reserve.do_send(Reserve { decision, rank, prompt });
         Reservation {
             decision,
             worker: Arc::clone(self),
@@ -216,10 +245,48 @@ pub struct Decision {
     pub basis: Basis,
     /// The request's prompt, for the reservations of fallbacks.
     pub prompt: Option<Arc<PromptKeys>>,
+    /// Who computes the prompt, where the worker is a decode worker; there are no fallbacks then.
+    pub prefill: Option<Box<PrefillLeg>>,
+    /// How long the request waited for room.
+    pub queued_for: Duration,
+    /// Tokens of the prompt that the worker holds in its cache; `None` where the prompt is not known as tokens.
+    pub matched_tokens: Option<u32>,
+}
+
+/// The part of a shared request that its prefill worker does.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct PrefillLeg {
+    /// The worker.
+    pub worker: Arc<WorkerPorts>,
+    /// The rank that the room has to name, and how many there are; `None` where any room will do.
+    pub rank: Option<RoomRank>,
+    /// Port at the worker's host where the decode engine finds it.
+    pub bootstrap_port: u16,
+    /// The request's place there.
+    pub reservation: Reservation,
+    /// Seed of the room's number.
+    pub room_seed: u64,
+}
+
+impl PrefillLeg {
+    /// Returns the leg and reserves the request's place at the worker. For selectors outside this crate too.
+    pub fn new(
+        id: DecisionId,
+        worker: Arc<WorkerPorts>,
+        rank: Option<RoomRank>,
+        request: &RequestFacts,
+        bootstrap_port: u16,
+        room_seed: u64,
+    ) -> Self {
+        let reservation = worker.reserve(id, rank.map(|rank| DpRank::new(rank.rank)), request.prompt.clone());
+        Self { worker, rank, bootstrap_port, reservation, room_seed }
+    }
 }
 
 impl Decision {
-    /// Returns a decision for the worker and reserves its place there. For selectors outside this crate too.
+    /// Returns a decision for the worker, at whichever rank its engine takes, and reserves its place there. For selectors outside
+    /// this crate too.
     pub fn new(
         id: DecisionId,
         worker: Arc<WorkerPorts>,
@@ -227,9 +294,40 @@ impl Decision {
         reason: &'static str,
         basis: Basis,
     ) -> Self {
+        Self::at_rank(id, worker, None, request, reason, basis)
+    }
+
+    /// Returns the same for a rank of the worker.
+    pub fn at_rank(
+        id: DecisionId,
+        worker: Arc<WorkerPorts>,
+        rank: Option<DpRank>,
+        request: &RequestFacts,
+        reason: &'static str,
+        basis: Basis,
+    ) -> Self {
         let prompt = request.prompt.clone();
-        let reservation = worker.reserve(id, prompt.clone());
-        Self { id, worker, rank: None, reservation, fallbacks: Vec::new(), reason, basis, prompt }
+        let reservation = worker.reserve(id, rank, prompt.clone());
+        Self {
+            id,
+            worker,
+            rank,
+            reservation,
+            fallbacks: Vec::new(),
+            reason,
+            basis,
+            prompt,
+            prefill: None,
+            queued_for: Duration::ZERO,
+            matched_tokens: None,
+        }
+    }
+
+    /// Names who computes the prompt for the worker, which then is a decode worker.
+    #[must_use]
+    pub fn with_prefill(mut self, prefill: PrefillLeg) -> Self {
+        self.prefill = Some(Box::new(prefill));
+        self
     }
 
     /// Names the workers to try next.
@@ -239,10 +337,17 @@ impl Decision {
         self
     }
 
-    /// Names the rank to address.
+    /// Notes how long the request waited for room.
     #[must_use]
-    pub fn with_rank(mut self, rank: Option<DpRank>) -> Self {
-        self.rank = rank;
+    pub fn with_queue_time(mut self, queued_for: Duration) -> Self {
+        self.queued_for = queued_for;
+        self
+    }
+
+    /// Notes how many tokens of the prompt the worker holds.
+    #[must_use]
+    pub fn with_matched_tokens(mut self, matched_tokens: Option<u32>) -> Self {
+        self.matched_tokens = matched_tokens;
         self
     }
 }

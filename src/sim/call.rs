@@ -59,12 +59,24 @@ pub(super) enum BadCall {
     OutputTokens { field: &'static str, value: Value },
 }
 
+/// Where the two engines of a pair meet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Bootstrap {
+    pub(super) host: String,
+    pub(super) port: u16,
+    pub(super) rooms: Vec<u64>,
+}
+
 /// A request, reduced to what the simulation needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Call {
     pub(super) kind: CallKind,
     /// The model that the request names, if it names one.
     pub(super) model: Option<String>,
+    /// The DP rank that the body names.
+    pub(super) named_rank: Option<u32>,
+    /// Where the other engine of a pair is, where the body says it.
+    pub(super) bootstrap: Option<Bootstrap>,
     pub(super) prompt_tokens: u64,
     /// The prompt as the prefix cache sees it; empty where nothing is generated.
     pub(super) prompt: Vec<u32>,
@@ -101,6 +113,8 @@ impl Call {
         Ok(Self {
             kind,
             model,
+            named_rank: named_rank(&fields),
+            bootstrap: bootstrap(&fields),
             prompt_tokens,
             prompt: tokens,
             cache_salt: fields.get("cache_salt").and_then(Value::as_str).map(Arc::from),
@@ -114,6 +128,8 @@ impl Call {
         Self {
             kind,
             model,
+            named_rank: None,
+            bootstrap: None,
             prompt_tokens,
             prompt: Vec::new(),
             cache_salt: None,
@@ -122,6 +138,23 @@ impl Call {
             delivery: Delivery::Unary,
         }
     }
+}
+
+/// Reads the three fields; of a batch all entries are the same but the rooms.
+fn bootstrap(fields: &Map<String, Value>) -> Option<Bootstrap> {
+    let listed = |key: &str| match fields.get(key)? {
+        Value::Array(items) => Some(items.clone()),
+        item => Some(vec![item.clone()]),
+    };
+    let host = listed("bootstrap_host")?.first()?.as_str()?.to_owned();
+    let port = u16::try_from(listed("bootstrap_port")?.first()?.as_u64()?).ok()?;
+    let rooms: Option<Vec<u64>> = listed("bootstrap_room")?.iter().map(Value::as_u64).collect();
+    Some(Bootstrap { host, port, rooms: rooms.filter(|rooms| !rooms.is_empty())? })
+}
+
+fn named_rank(fields: &Map<String, Value>) -> Option<u32> {
+    let named = ["routed_dp_rank", "data_parallel_rank"].iter().find_map(|key| fields.get(*key)?.as_u64());
+    named.and_then(|rank| u32::try_from(rank).ok())
 }
 
 fn prompt_of(kind: CallKind, fields: &Map<String, Value>) -> Option<&Value> {

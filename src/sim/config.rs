@@ -21,6 +21,14 @@ pub struct SimConfig {
     pub scope: BindScope,
     /// The number of data-parallel ranks, each with a queue, slots and sockets of its own.
     pub dp_size: u32,
+    /// The engine's own number of its first rank: other than 0 on a further node of a deployment.
+    pub first_rank: u32,
+    /// Whether `/server_info` lists the ranks of this node (`kv_event_sources`), and counts those of the whole deployment elsewhere.
+    pub lists_ranks: bool,
+    /// The part of a request that the engine does.
+    pub part: SimPart,
+    /// How long a prefill or decode engine waits for the other one before it fails the request.
+    pub pair_patience: Duration,
     /// The tokens per page of the cache, which is also the advertised block size.
     pub page_size: u32,
     /// Whether the cache is keyed by overlapping pairs of tokens, as with draft models of the EAGLE family.
@@ -42,6 +50,8 @@ pub struct SimConfig {
     pub prefill_time_per_token: Duration,
     /// The time between two output tokens; zero = the whole answer at once.
     pub token_time: Duration,
+    /// Where load is told when it is asked for.
+    pub load_paths: LoadPaths,
     /// How load is published; `None` = an engine started without `--load-publish-endpoint`.
     pub load: Option<LoadPublishing>,
     /// What `/server_info` says about KV events. The load range is advertised inside of that object, as in SGLang.
@@ -80,6 +90,10 @@ impl Default for SimConfig {
             port: 0,
             scope: BindScope::Loopback,
             dp_size: 1,
+            first_rank: 0,
+            lists_ranks: false,
+            part: SimPart::Whole,
+            pair_patience: Duration::from_secs(30),
             page_size: 16,
             bigram: false,
             prefix_cache: true,
@@ -90,12 +104,25 @@ impl Default for SimConfig {
             max_model_len: 131_072,
             prefill_time_per_token: Duration::from_micros(20),
             token_time: Duration::from_millis(1),
+            load_paths: LoadPaths::default(),
             load: Some(LoadPublishing::default()),
             kv_events: KvEvents::default(),
             api_key: None,
             admin_api_key: None,
         }
     }
+}
+
+/// The part of a request that an engine does (`--disaggregation-mode`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SimPart {
+    /// All of it.
+    #[default]
+    Whole,
+    /// The prompt. The engine meets decode engines at a port of its own, on 127.0.0.1.
+    Prefill,
+    /// The tokens, once the prefill engine of the request has its result ready.
+    Decode,
 }
 
 /// Where the sockets of an engine listen. The descriptor says `*` in both cases, as engines do.
@@ -106,6 +133,18 @@ pub enum BindScope {
     Loopback,
     /// Every interface: HTTP over IPv4, ZMQ over IPv4 and IPv6.
     AllInterfaces,
+}
+
+/// Where an engine tells its load when it is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LoadPaths {
+    /// At `/v1/loads`, as SGLang does.
+    #[default]
+    SgLang,
+    /// At `/metrics`, as vLLM does.
+    Vllm,
+    /// Nowhere.
+    Nowhere,
 }
 
 /// How an engine publishes its load.

@@ -12,13 +12,14 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use super::clock;
-use super::config::SimConfig;
+use super::config::{SimConfig, SimPart};
 use super::error::SimError;
 use super::fault::{FeedStop, ResponseMode, ServerInfoMode};
 use super::http::{self, Serving};
 use super::kv_cache::KvCache;
 use super::load_frame::Reported;
 use super::lock::lock;
+use super::meeting::{Door, Rooms};
 use super::publisher::{self, LoadPublisher};
 use super::scheduler::{RankLimits, Scheduler};
 use super::server_info::Ports;
@@ -33,6 +34,7 @@ use super::stats::SimStats;
 pub struct SimEngine {
     state: Arc<EngineState>,
     load: Option<Arc<Mutex<LoadPublisher>>>,
+    door: Option<Door>,
     address: SocketAddr,
     server: Option<RunningServer>,
 }
@@ -49,18 +51,26 @@ impl SimEngine {
         let cache = Arc::new(KvCache::open(&config)?);
         let load = LoadPublisher::open(&config)?;
         let (kv, replay) = cache.port_bases();
-        let ports = Ports { load: load.as_ref().map(LoadPublisher::port_base), kv, replay };
+        let rooms = Arc::new(Rooms::new(config.pair_patience));
+        let door = match config.part {
+            SimPart::Prefill => {
+                Some(Door::open(Arc::clone(&rooms)).await.map_err(|source| SimError::Http { port: 0, source })?)
+            }
+            SimPart::Whole | SimPart::Decode => None,
+        };
+        let bootstrap = door.as_ref().map(|door| door.port);
+        let ports = Ports { load: load.as_ref().map(LoadPublisher::port_base), kv, replay, bootstrap };
 
         let limits = RankLimits { max_running: config.max_running, max_total_tokens: config.max_total_tokens };
         let (changed, on_change) = sync_channel(1);
         let pool = Arc::new(SlotPool::new(Scheduler::new(config.dp_size, limits), changed));
         let created = clock::wall_seconds() as u64;
-        let state = Arc::new(EngineState::new(config, name_header, ports, pool, cache, created));
+        let state = Arc::new(EngineState::new(config, name_header, ports, pool, cache, rooms, created));
 
         let Serving { address, server, ended } = http::serve(Arc::clone(&state))?;
         let server = RunningServer { handle: server.handle(), task: tokio::spawn(server), ended };
         let load = load.map(|load| Arc::new(Mutex::new(load)));
-        let engine = Self { state, load, address, server: Some(server) };
+        let engine = Self { state, load, door, address, server: Some(server) };
         // Last, since from here on a failure is cleaned up by dropping the engine.
         engine.start_publishing(on_change)?;
         Ok(engine)
@@ -240,7 +250,8 @@ impl SimEngine {
         Ok(())
     }
 
-    fn close_sockets(&self) {
+    fn close_sockets(&mut self) {
+        self.door = None;
         self.state.kv.close();
         if let Some(load) = &self.load {
             lock(load).end();

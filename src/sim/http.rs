@@ -22,12 +22,14 @@ use tokio::sync::mpsc;
 
 use super::call::{BadCall, Call, CallKind, Delivery};
 use super::clock;
-use super::config::{BindScope, KvEvents};
+use super::config::{BindScope, KvEvents, LoadPaths, SimPart};
 use super::cut;
 use super::error::SimError;
 use super::fault::{ResponseMode, ServerInfoMode};
 use super::generation::{Generation, Plan};
 use super::kv_cache::Lease;
+use super::load_answer;
+use super::meeting;
 use super::reply::{self, Reply};
 use super::scheduler::{Prefill, RankOutOfRange};
 use super::server_info;
@@ -104,6 +106,8 @@ fn routes(app: &mut web::ServiceConfig) {
         .route("/get_server_info", web::get().to(describe))
         .route("/flush_cache", web::get().to(flush_cache))
         .route("/flush_cache", web::post().to(flush_cache))
+        .route("/v1/loads", web::get().to(loads))
+        .route("/metrics", web::get().to(metrics))
         .route("/generate", web::post().to(infer))
         .route("/v1/{rest:.+}", web::post().to(infer))
         .default_service(web::to(not_found));
@@ -111,6 +115,25 @@ fn routes(app: &mut web::ServiceConfig) {
 
 async fn models(engine: web::Data<EngineState>) -> HttpResponse {
     HttpResponse::Ok().json(server_info::models(&engine.config, engine.created))
+}
+
+async fn loads(engine: web::Data<EngineState>) -> HttpResponse {
+    match engine.config.load_paths {
+        LoadPaths::SgLang => {
+            HttpResponse::Ok().json(load_answer::v1_loads(&engine.pool.loads(), clock::wall_seconds()))
+        }
+        LoadPaths::Vllm | LoadPaths::Nowhere => not_found().await,
+    }
+}
+
+async fn metrics(engine: web::Data<EngineState>) -> HttpResponse {
+    match engine.config.load_paths {
+        LoadPaths::Vllm => {
+            let text = load_answer::vllm_metrics(&engine.pool.loads(), &engine.config.model, engine.config.page_size);
+            HttpResponse::Ok().content_type(ContentType::plaintext()).body(text)
+        }
+        LoadPaths::SgLang | LoadPaths::Nowhere => not_found().await,
+    }
 }
 
 async fn not_found() -> HttpResponse {
@@ -179,9 +202,15 @@ async fn answer(engine: &EngineState, request: &HttpRequest, body: &Bytes, cours
         Err(refusal) => return refusal.response(),
     };
     let mut lease = engine.kv.lease(slot.rank(), std::mem::take(&mut call.prompt), call.cache_salt.take());
-    prefill(engine, &call, &slot, &mut lease, course.delay).await;
+    let output_tokens = match share(engine, &call, &slot, &mut lease, course.delay).await {
+        Ok(output_tokens) => output_tokens,
+        Err(failure) => {
+            slot.fail();
+            return failure.response();
+        }
+    };
     let plan = Plan {
-        output_tokens: call.output_tokens,
+        output_tokens,
         token_time: engine.config.token_time,
         delivery: call.delivery,
         break_after: course.break_after,
@@ -196,10 +225,73 @@ async fn answer(engine: &EngineState, request: &HttpRequest, body: &Bytes, cours
     }
 }
 
+/// Does the engine's part of the prompt, and returns how many tokens it is to generate.
+async fn share(
+    engine: &EngineState,
+    call: &Call,
+    slot: &Slot,
+    lease: &mut Lease,
+    delay: Duration,
+) -> Result<u64, PairFailure> {
+    let part = engine.config.part;
+    if part == SimPart::Whole || call.kind == CallKind::Echo || call.kind == CallKind::Embedding {
+        prefill(engine, call, slot, lease, delay).await;
+        return Ok(call.output_tokens);
+    }
+    let bootstrap = call.bootstrap.as_ref().ok_or(PairFailure::NoRoom)?;
+    if part == SimPart::Decode {
+        if !delay.is_zero() {
+            tokio::time::sleep(delay).await;
+        }
+        for room in &bootstrap.rooms {
+            if !meeting::fetch(&bootstrap.host, bootstrap.port, *room, engine.config.pair_patience).await {
+                return Err(PairFailure::NothingFetched);
+            }
+        }
+        lease.prefilled();
+        slot.prefilled(Prefill { cached_tokens: lease.cached_tokens(), busy: Duration::ZERO });
+        return Ok(call.output_tokens);
+    }
+    if Some(bootstrap.port) != engine.ports.bootstrap {
+        return Err(PairFailure::OtherPort);
+    }
+    let rooms = engine.rooms.enter(&bootstrap.rooms).ok_or(PairFailure::RoomTaken)?;
+    prefill(engine, call, slot, lease, delay).await;
+    if rooms.hand_over().await { Ok(call.output_tokens.min(1)) } else { Err(PairFailure::NobodyCame) }
+}
+
+/// Why a part of a request failed.
+#[derive(Debug, Error)]
+enum PairFailure {
+    #[error("a request without a bootstrap room reached an engine that does a part of it")]
+    NoRoom,
+    #[error("the bootstrap port is another engine's")]
+    OtherPort,
+    #[error("the bootstrap room is taken")]
+    RoomTaken,
+    #[error("no decode engine came to fetch the result")]
+    NobodyCame,
+    #[error("the prefill engine had no result")]
+    NothingFetched,
+}
+
+impl PairFailure {
+    fn response(&self) -> HttpResponse {
+        match self {
+            Self::NoRoom | Self::OtherPort | Self::RoomTaken => {
+                HttpResponse::BadRequest().json(reply::error(400, "BadRequestError", &self.to_string()))
+            }
+            Self::NobodyCame | Self::NothingFetched => {
+                HttpResponse::InternalServerError().json(reply::error(500, "InternalServerError", &self.to_string()))
+            }
+        }
+    }
+}
+
 async fn admit(engine: &EngineState, request: &HttpRequest, body: &Bytes) -> Result<(Call, Slot), Refusal> {
     let kind = CallKind::of_path(request.path());
     let call = Call::parse(kind, body, engine.config.max_model_len, &engine.config.tokenizer)?;
-    let slot = engine.pool.admit(named_rank(request)?, call.prompt_tokens).await?;
+    let slot = engine.pool.admit(named_rank(engine, kind, request, &call)?, call.prompt_tokens).await?;
     Ok((call, slot))
 }
 
@@ -240,12 +332,32 @@ async fn in_one_piece(generation: Generation, course: Course) -> HttpResponse {
     HttpResponse::Ok().content_type(ContentType::json()).body(body)
 }
 
-fn named_rank(request: &HttpRequest) -> Result<Option<u32>, Refusal> {
-    let Some(value) = request.headers().get(RANK_HEADER) else { return Ok(None) };
-    match value.to_str().ok().and_then(|text| text.parse().ok()) {
+/// The OpenAI routes read the header, and the body where there is none; `/generate` reads the body only, as in SGLang.
+fn named_rank(
+    engine: &EngineState,
+    kind: CallKind,
+    request: &HttpRequest,
+    call: &Call,
+) -> Result<Option<u32>, Refusal> {
+    let header = request.headers().get(RANK_HEADER).filter(|_| kind != CallKind::Generate);
+    let number = match header.map(|value| (value, value.to_str().ok().and_then(|text| text.parse().ok()))) {
+        Some((_, Some(number))) => Some(number),
+        Some((value, None)) => return Err(Refusal::RankNotANumber(value.as_bytes().escape_ascii().to_string())),
+        None => call.named_rank,
+    };
+    let Some(number) = number else { return Ok(rank_of_room(engine, call)) };
+    let (first, count) = (engine.config.first_rank, engine.config.dp_size);
+    match number.checked_sub(first).filter(|rank| *rank < count) {
         Some(rank) => Ok(Some(rank)),
-        None => Err(Refusal::RankNotANumber(value.as_bytes().escape_ascii().to_string())),
+        None => Err(Refusal::ForeignRank { number, first, last: first + count - 1 }),
     }
+}
+
+/// A prefill engine gives a request to the rank that is the remainder of its room (`follow_bootstrap_room`).
+fn rank_of_room(engine: &EngineState, call: &Call) -> Option<u32> {
+    let room = call.bootstrap.as_ref()?.rooms.first()?;
+    let rank = room % u64::from(engine.config.dp_size);
+    (engine.config.part == SimPart::Prefill).then(|| u32::try_from(rank).unwrap_or_default())
 }
 
 fn carries_bearer(request: &HttpRequest, bearer: &str) -> bool {
@@ -264,6 +376,8 @@ enum Refusal {
     Body(#[from] BadCall),
     #[error("{RANK_HEADER} is not a number: {0}")]
     RankNotANumber(String),
+    #[error("data_parallel_rank {number} is out of range [{first}, {last}]")]
+    ForeignRank { number: u32, first: u32, last: u32 },
     #[error(transparent)]
     Rank(#[from] RankOutOfRange),
 }

@@ -27,7 +27,7 @@
 //! | `call`, `tokens`, `reply`, `server_info` | bodies in and out, without I/O |
 //! | `prefix_cache`, `kv_cache` | the pages of one rank as plain data; what requests do with those of all ranks |
 //! | `http`, `generation`, `cut` | routes; token by token into a body; answers that break off |
-//! | `load_frame`, `publisher` | bytes of a load report; when to send |
+//! | `load_frame`, `load_answer`, `publisher` | bytes of a load report, published or asked for; when to send |
 //! | `kv_frame`, `kv_publisher`, `kv_replay` | bytes of cache events; sending them; sending them again |
 //! | `sockets` | ZMQ sockets on a run of ports |
 //! | `state`, `stats`, `engine` | what the parts share; what was seen; the handle |
@@ -45,8 +45,10 @@ mod kv_cache;
 mod kv_frame;
 mod kv_publisher;
 mod kv_replay;
+mod load_answer;
 mod load_frame;
 mod lock;
+mod meeting;
 mod prefix_cache;
 mod publisher;
 mod reply;
@@ -60,7 +62,7 @@ mod stats;
 mod tests;
 mod tokens;
 
-pub use config::{BindScope, KvEvents, KvPublishing, KvReplay, LoadPublishing, SimConfig};
+pub use config::{BindScope, KvEvents, KvPublishing, KvReplay, LoadPaths, LoadPublishing, SimConfig, SimPart};
 pub use engine::SimEngine;
 pub use error::SimError;
 pub use fault::{FeedStop, ResponseMode, ServerInfoMode};

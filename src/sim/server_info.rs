@@ -2,8 +2,11 @@
 
 use serde_json::{Value, json};
 
-use super::config::{KvEvents, SimConfig};
+use super::config::{KvEvents, SimConfig, SimPart};
 use super::kv_publisher;
+
+/// What SGLang says where nothing is configured.
+const DEFAULT_BOOTSTRAP_PORT: u16 = 8_998;
 
 const VERSION: &str = "0.5.23";
 
@@ -13,6 +16,7 @@ pub(super) struct Ports {
     pub(super) load: Option<u16>,
     pub(super) kv: Option<u16>,
     pub(super) replay: Option<u16>,
+    pub(super) bootstrap: Option<u16>,
 }
 
 /// Returns the body of `/server_info`, with `kv_events` as told and not as configured.
@@ -23,13 +27,18 @@ pub(super) fn describe(config: &SimConfig, ports: Ports, kv_events: KvEvents) ->
         "status": "ready",
         "version": VERSION,
         "page_size": config.page_size,
-        "dp_size": config.dp_size,
+        "dp_size": deployment_size(config),
         "max_total_num_tokens": config.max_total_tokens,
         "max_running_requests": config.max_running,
         "speculative_algorithm": config.bigram.then_some("EAGLE"),
         "enable_cache_report": config.cache_report,
         "disable_radix_cache": !config.prefix_cache,
-        "disaggregation_mode": "null",
+        "disaggregation_mode": match config.part {
+            SimPart::Whole => "null",
+            SimPart::Prefill => "prefill",
+            SimPart::Decode => "decode",
+        },
+        "disaggregation_bootstrap_port": ports.bootstrap.unwrap_or(DEFAULT_BOOTSTRAP_PORT),
         "enable_http2": false,
         "internal_states": internal_states(config.dp_size),
     });
@@ -37,6 +46,9 @@ pub(super) fn describe(config: &SimConfig, ports: Ports, kv_events: KvEvents) ->
         if let Some(key) = key {
             info[name] = json!(key);
         }
+    }
+    if config.lists_ranks {
+        info["kv_event_sources"] = sources(config, ports);
     }
     match kv_events {
         KvEvents::Published(_) => info["kv_events"] = descriptor(config, ports),
@@ -61,24 +73,41 @@ pub(super) fn models(config: &SimConfig, created: u64) -> Value {
     json!({"object": "list", "data": [model]})
 }
 
+/// Counts the ranks up to the last one of this node; further nodes are left out.
+fn deployment_size(config: &SimConfig) -> u32 {
+    config.dp_size + if config.lists_ranks { config.first_rank } else { 0 }
+}
+
+/// The publishers of this node, each under the number of its rank.
+fn sources(config: &SimConfig, ports: Ports) -> Value {
+    let source = |rank: u32| {
+        let port = ports.kv.map_or(0, u32::from) + rank;
+        json!({"dp_rank": config.first_rank + rank, "endpoint": format!("tcp://127.0.0.1:{port}"),
+               "topic": kv_publisher::TOPIC, "block_size": config.page_size})
+    };
+    (0..config.dp_size).map(source).collect()
+}
+
 fn internal_states(dp_size: u32) -> Value {
     (0..dp_size).map(|rank| json!({"dp_rank": rank, "last_gen_throughput": 0.0, "memory_usage": {}})).collect()
 }
 
 fn descriptor(config: &SimConfig, ports: Ports) -> Value {
+    // Publishers bind the port of their own number, so that the base is that of rank 0, wherever it is.
+    let base = |first_here: u16| u32::from(first_here).saturating_sub(deployment_size(config) - config.dp_size);
     let mut descriptor = json!({
         "publisher": "zmq",
         "endpoint_host": "*",
-        "endpoint_port_base": ports.kv,
+        "endpoint_port_base": ports.kv.map(base),
         "topic": kv_publisher::TOPIC,
         "block_size": config.page_size,
-        "dp_size": config.dp_size,
+        "dp_size": deployment_size(config),
     });
     if let Some(replay) = ports.replay {
-        descriptor["replay_endpoint_port_base"] = json!(replay);
+        descriptor["replay_endpoint_port_base"] = json!(base(replay));
     }
     let Some((publishing, port_base)) = config.load.as_ref().zip(ports.load) else { return descriptor };
-    descriptor["load_endpoint_port_base"] = json!(port_base);
+    descriptor["load_endpoint_port_base"] = json!(base(port_base));
     if let Some(topic) = publishing.form.advertised_topic() {
         descriptor["load_topic"] = json!(topic);
     }
@@ -91,7 +120,7 @@ mod tests {
     use super::super::load_frame::LoadForm;
     use super::*;
 
-    const PORTS: Ports = Ports { load: Some(5559), kv: Some(5557), replay: None };
+    const PORTS: Ports = Ports { load: Some(5559), kv: Some(5557), replay: None, bootstrap: None };
 
     fn published(config: &SimConfig) -> Value {
         describe(config, PORTS, KvEvents::default())

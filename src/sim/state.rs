@@ -10,6 +10,7 @@ use super::config::SimConfig;
 use super::fault::{ResponseMode, ServerInfoMode};
 use super::kv_cache::KvCache;
 use super::lock::lock;
+use super::meeting::Rooms;
 use super::server_info::Ports;
 use super::slot::SlotPool;
 use super::stats::{Recorder, SimStats};
@@ -22,6 +23,8 @@ pub(super) struct EngineState {
     pub(super) ports: Ports,
     pub(super) pool: Arc<SlotPool>,
     pub(super) kv: Arc<KvCache>,
+    /// Where a prefill engine hands its results over.
+    pub(super) rooms: Arc<Rooms>,
     /// When the engine was started, in whole seconds since 1970.
     pub(super) created: u64,
     recorder: Mutex<Recorder>,
@@ -36,9 +39,11 @@ impl EngineState {
         ports: Ports,
         pool: Arc<SlotPool>,
         kv: Arc<KvCache>,
+        rooms: Arc<Rooms>,
         created: u64,
     ) -> Self {
         Self {
+            rooms,
             config,
             name_header,
             ports,

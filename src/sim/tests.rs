@@ -205,11 +205,15 @@ async fn a_rank_can_be_named_and_what_cannot_be_served_is_refused() {
     let engine = start(SimConfig { dp_size: 2, ..SimConfig::default() }).await;
     let caller = Caller::new(&engine);
     for (rank, expected) in [("1", 200), ("2", 400), ("first", 400)] {
-        let request = Request::post(format!("{}/generate", engine.url())).header("x-data-parallel-rank", rank);
-        let status = caller.send(request, r#"{"text":"a"}"#).await.unwrap().status();
+        let request = Request::post(format!("{}{CHAT}", engine.url())).header("x-data-parallel-rank", rank);
+        let status = caller.send(request, r#"{"routed_dp_rank":0}"#).await.unwrap().status();
         assert_eq!(status, expected, "rank {rank}");
     }
-    assert_eq!(engine.stats().ranks.iter().map(|rank| rank.completed).collect::<Vec<_>>(), [0, 1]);
+    for (body, expected) in [(r#"{"text":"a","routed_dp_rank":1}"#, 200), (r#"{"data_parallel_rank":2}"#, 400)] {
+        let request = Request::post(format!("{}/generate", engine.url())).header("x-data-parallel-rank", "7");
+        assert_eq!(caller.send(request, body).await.unwrap().status(), expected, "{body}: the header is not read");
+    }
+    assert_eq!(engine.stats().ranks.iter().map(|rank| rank.completed).collect::<Vec<_>>(), [0, 2]);
 
     let malformed = caller.send(Request::post(format!("{}{CHAT}", engine.url())), "{").await.unwrap();
     assert_eq!(malformed.status(), StatusCode::BAD_REQUEST);

@@ -20,7 +20,7 @@
 
 use serde::de::{IgnoredAny, MapAccess, SeqAccess};
 
-use crate::logic::load::RankLoad;
+use crate::logic::load::{LoadSource, RankLoad};
 use crate::wire::lenient::{Accept, Scalar, skip_items};
 use crate::wire::msgpack::{self, MsgpackFault};
 
@@ -239,13 +239,14 @@ impl<'a> Counts<'a> {
         self.found[count as usize] = Some(scalar);
     }
 
-    fn to_load(&self) -> Result<RankLoad, LoadFrameError> {
+    fn to_load(&self, source: LoadSource) -> Result<RankLoad, LoadFrameError> {
         let capacity_tokens = self.read(Count::Capacity)?.filter(|capacity| *capacity > 0);
         let used_tokens = self.read_required(Count::Used)?;
         Ok(RankLoad {
+            source,
             running: self.read_required(Count::Running)?,
             waiting: self.read_required(Count::Waiting)?,
-            used_tokens: capacity_tokens.map_or(used_tokens, |capacity| used_tokens.min(capacity)),
+            used_tokens: Some(capacity_tokens.map_or(used_tokens, |capacity| used_tokens.min(capacity))),
             capacity_tokens,
             waiting_uncached_tokens: self.read(Count::WaitingUncached)?,
             total_tokens: self.read(Count::Total)?,
@@ -309,7 +310,7 @@ fn read_stat<'de, A: SeqAccess<'de>>(items: &mut A) -> Result<Result<RankLoad, L
     if found != 0 && found != later.len() {
         return Ok(Err(LoadFrameError::PartialCounts { found }));
     }
-    Ok(counts.to_load())
+    Ok(counts.to_load(LoadSource::ZmqStat))
 }
 
 /// Reads the given counts and returns how many were there.
@@ -350,7 +351,7 @@ fn read_snapshot<'de, A: MapAccess<'de>>(mut entries: A) -> Result<Result<RankLo
     if num_known == 0 && num_foreign > 0 {
         return Ok(Err(LoadFrameError::ForeignMap));
     }
-    Ok(counts.to_load())
+    Ok(counts.to_load(LoadSource::ZmqSnapshot))
 }
 
 #[cfg(test)]

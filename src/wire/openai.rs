@@ -23,9 +23,11 @@ pub struct RequestPeek {
     pub model: Option<String>,
     /// Whether the top-level `stream` is true.
     pub stream: bool,
+    /// The DP rank that the top level names (`routed_dp_rank`, or `data_parallel_rank` as it was called before).
+    pub dp_rank: Option<u32>,
 }
 
-/// Reads the top-level `model` and `stream` of a request in one pass. A repeated key counts by its last value; a value of
+/// Reads these few top-level fields of a request in one pass. A repeated key counts by its last value; a value of
 /// another type counts as absent, and the engine will have its say about it.
 ///
 /// # Errors
@@ -156,16 +158,21 @@ impl<'de> Accept<'de> for PeekReader {
 
     fn map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Option<RequestPeek>, A::Error> {
         let (mut model, mut stream) = (Scalar::Nil, Scalar::Nil);
+        let (mut rank, mut old_rank) = (Scalar::Nil, Scalar::Nil);
         while let Some(key) = entries.next_key::<Scalar<'de>>()? {
             match key.as_text() {
                 Some("model") => model = entries.next_value()?,
                 Some("stream") => stream = entries.next_value()?,
+                Some("routed_dp_rank") => rank = entries.next_value()?,
+                Some("data_parallel_rank") => old_rank = entries.next_value()?,
                 Some(_) | None => {
                     entries.next_value::<IgnoredAny>()?;
                 }
             }
         }
-        Ok(Some(RequestPeek { model: model.as_text().map(str::to_owned), stream: stream == Scalar::Bool(true) }))
+        let dp_rank = rank.as_unsigned().or(old_rank.as_unsigned()).and_then(|rank| u32::try_from(rank).ok());
+        let model = model.as_text().map(str::to_owned);
+        Ok(Some(RequestPeek { model, stream: stream == Scalar::Bool(true), dp_rank }))
     }
 }
 

@@ -13,6 +13,8 @@ use serde::de::{IgnoredAny, MapAccess};
 use serde_json::value::RawValue;
 
 use crate::logic::endpoint::{FeedDescriptor, FeedRefusal, MAX_DP_RANKS};
+use crate::logic::ranks::OwnedRanks;
+use crate::logic::role::{DEFAULT_BOOTSTRAP_PORT, Role};
 use crate::wire::json::{NotAnObject, decode_object};
 use crate::wire::lenient::{Accept, Scalar};
 
@@ -33,6 +35,12 @@ pub struct ServerInfo {
     pub version: Option<Arc<str>>,
     /// Whether it speaks HTTP/2 in cleartext.
     pub enable_http2: bool,
+    /// How many DP ranks its deployment has.
+    pub dp_size: Option<u32>,
+    /// The DP ranks whose publishers are on its node (`kv_event_sources`).
+    pub owned_ranks: OwnedRanks,
+    /// Its part in requests; `None` where it says none, or one that is not known.
+    pub role: Option<Role>,
     /// Which feeds it advertises.
     pub feeds: Advertised,
 }
@@ -77,6 +85,7 @@ impl<'de> Accept<'de> for InfoReader {
     fn map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Option<ServerInfo>, A::Error> {
         let (mut served_model_name, mut model_path, mut version) = (None, None, None);
         let (mut http2, mut feeds) = (None, None);
+        let (mut dp_size, mut sources, mut mode, mut bootstrap_port) = (None, None, None, None);
         while let Some(key) = entries.next_key::<Scalar<'de>>()? {
             let slot = match key.as_text() {
                 Some("served_model_name") => &mut served_model_name,
@@ -84,6 +93,10 @@ impl<'de> Accept<'de> for InfoReader {
                 Some("version") => &mut version,
                 Some("enable_http2") => &mut http2,
                 Some("kv_events") => &mut feeds,
+                Some("dp_size") => &mut dp_size,
+                Some("kv_event_sources") => &mut sources,
+                Some("disaggregation_mode") => &mut mode,
+                Some("disaggregation_bootstrap_port") => &mut bootstrap_port,
                 Some(_) | None => {
                     entries.next_value::<IgnoredAny>()?;
                     continue;
@@ -96,6 +109,9 @@ impl<'de> Accept<'de> for InfoReader {
             model_path: read_name(model_path),
             version: read_name(version),
             enable_http2: read(http2) == Some(Scalar::Bool(true)),
+            dp_size: integer("dp_size", dp_size, DP_SIZES).ok().flatten(),
+            owned_ranks: sources.map_or(OwnedRanks::Unsaid, read_owned_ranks),
+            role: read_role(mode, bootstrap_port),
             feeds: feeds.map_or(Advertised::Nothing, read_feeds),
         }))
     }
@@ -108,6 +124,32 @@ fn read(value: Option<&RawValue>) -> Option<Scalar<'_>> {
 
 fn read_name(value: Option<&RawValue>) -> Option<Arc<str>> {
     read(value)?.as_text().filter(|text| !text.is_empty()).map(Arc::from)
+}
+
+/// A list that cannot be read whole owns nothing: no rank of it may be addressed.
+fn read_owned_ranks(value: &RawValue) -> OwnedRanks {
+    #[derive(serde::Deserialize)]
+    struct Source {
+        dp_rank: u32,
+    }
+    if read(Some(value)) == Some(Scalar::Nil) {
+        return OwnedRanks::Unsaid;
+    }
+    let sources: Vec<Source> = serde_json::from_str(value.get()).unwrap_or_default();
+    OwnedRanks::Numbers(sources.into_iter().take(MAX_DP_RANKS as usize + 1).map(|source| source.dp_rank).collect())
+}
+
+fn read_role(mode: Option<&RawValue>, bootstrap_port: Option<&RawValue>) -> Option<Role> {
+    match read(mode)?.as_text()? {
+        "null" => Some(Role::Regular),
+        "prefill" => {
+            let port: Option<u16> = integer("disaggregation_bootstrap_port", bootstrap_port, PORTS).ok().flatten();
+            let bootstrap_port = port.filter(|port| *port != 0).unwrap_or(DEFAULT_BOOTSTRAP_PORT);
+            Some(Role::Prefill { bootstrap_port })
+        }
+        "decode" => Some(Role::Decode),
+        _ => None,
+    }
 }
 
 fn read_feeds(value: &RawValue) -> Advertised {

@@ -1,10 +1,9 @@
 //! Puts the tokens of a prompt in the place of its text, so that an engine need not encode it again.
 
-use serde::de::{IgnoredAny, MapAccess};
 use serde_json::value::RawValue;
 
+use crate::wire::body_edit::FieldsReader;
 use crate::wire::json::decode_object;
-use crate::wire::lenient::{Accept, Scalar};
 
 /// Returns the body with the tokens under `ids_key` in the place of the text under `text_key`, and everything else as it came.
 /// `None` where there is no single text under that key, or something else under the other one.
@@ -26,29 +25,6 @@ pub fn with_token_ids(body: &[u8], text_key: &str, ids_key: &str, token_ids: &[u
     }
     text.push('}');
     Some(text.into_bytes())
-}
-
-struct FieldsReader;
-
-impl<'de> Accept<'de> for FieldsReader {
-    type Value = Option<Vec<(String, &'de RawValue)>>;
-
-    fn scalar(self, _: Scalar<'de>) -> Self::Value {
-        None
-    }
-
-    fn map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Self::Value, A::Error> {
-        let mut fields = Vec::new();
-        while let Some(key) = entries.next_key::<Scalar<'de>>()? {
-            match key.as_text() {
-                Some(key) => fields.push((key.to_owned(), entries.next_value()?)),
-                None => {
-                    entries.next_value::<IgnoredAny>()?;
-                }
-            }
-        }
-        Ok(Some(fields))
-    }
 }
 
 #[cfg(test)]

@@ -154,6 +154,41 @@ fn a_port_that_is_taken_stops_the_start_with_a_sentence() {
     assert!(!output.status.success() && said.contains(&expected), "{said}");
 }
 
+/// Seen in smg-project/smg#2149.
+#[actix::test]
+async fn a_metrics_port_that_is_taken_stops_the_start_and_a_free_one_is_told_and_serves_metrics_only() {
+    let taken = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
+    let port = taken.local_addr().unwrap().port().to_string();
+    let output = Command::new(env!("CARGO_BIN_EXE_fathom"))
+        .args(["--port", "0", "--metrics-port", &port, "--log-level", "error"])
+        .output()
+        .expect("the binary runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success());
+    assert!(said.starts_with(&format!("fathom: cannot listen on 127.0.0.1 metrics_port {port}: ")), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+
+    let output = Command::new(env!("CARGO_BIN_EXE_fathom"))
+        .args(["--port", "31999", "--metrics-port", "31999"])
+        .output()
+        .expect("the binary runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success());
+    assert_eq!(said.trim(), "fathom: metrics_port = 31999: must be another port than that of the clients");
+
+    let mut running = Running::start(&["--metrics-port", "0"]);
+    let address = running.logged("metrics_address");
+    let client = Client::new();
+    let metrics = client.get(&format!("http://{address}/metrics")).await;
+    assert_eq!(metrics.status, 200);
+    assert!(String::from_utf8_lossy(&metrics.body).contains("fathom_workers{state=\"serving\"} 0"));
+    assert_eq!(client.get(&format!("http://{address}/healthz")).await.status, 200);
+    assert_eq!(client.get(&format!("http://{address}/readyz")).await.status, 503);
+    for path in ["/workers", "/dashboard", "/v1/models"] {
+        assert_eq!(client.get(&format!("http://{address}{path}")).await.status, 404, "{path}");
+    }
+}
+
 #[test]
 fn a_bad_value_stops_the_start_with_a_sentence_that_names_it() {
     let rows: [(&[&str], &str); 6] = [

@@ -122,6 +122,35 @@ async fn settled(measure: impl Fn() -> usize) -> usize {
     .await
 }
 
+/// Seen in ai-dynamo/dynamo#11730.
+#[actix::test]
+async fn workers_that_the_operator_added_and_removed_have_left_nothing_open() {
+    if in_own_process("churn::workers_that_the_operator_added_and_removed_have_left_nothing_open").is_some() {
+        return;
+    }
+    let engine = SimEngine::start(SimConfig { dp_size: 8, ..SimConfig::default() }).await.expect("an engine");
+    let router = start_router(Router::builder().config(fast_config(&[]))).await;
+    let (url, path) = (engine.url(), format!("/workers/{}", engine.url()));
+    let cycle = async || {
+        assert_eq!(router.admin("POST", "/workers", serde_json::json!({ "url": url })).await.status, 201);
+        router.wait_until_serving(1).await;
+        assert_eq!(router.admin("DELETE", &path, serde_json::Value::Null).await.status, 200);
+    };
+    for _ in 0..5 {
+        cycle().await;
+    }
+    let (descriptors, threads) = (settled(num_descriptors).await, num_threads());
+    for _ in 0..100 {
+        cycle().await;
+    }
+    eventually(&format!("no more than {descriptors} + {SLACK} descriptors are open"), || async {
+        (num_descriptors() <= descriptors + SLACK).then_some(())
+    })
+    .await;
+    assert!(num_threads() <= threads + 8, "{threads} threads ran before");
+    router.stop_and_check().await;
+}
+
 /// Seen in llm-d/llm-d-router#1738.
 #[actix::test]
 async fn nothing_shows_a_worker_any_more_that_was_removed() {

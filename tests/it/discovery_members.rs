@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use fathom_router::config::PolicyKind;
 use fathom_router::router::Router;
-use fathom_router::sim::{SimConfig, SimEngine};
+use fathom_router::sim::{ServerInfoMode, SimConfig, SimEngine};
 use serde_json::json;
 
 use crate::support::{
@@ -129,8 +129,10 @@ async fn no_rank_is_named_to_an_engine_whose_ranks_the_router_does_not_know() {
         SimEngine::start(config("first")).await.expect("an engine"),
         SimEngine::start(config("second")).await.expect("an engine"),
     ];
+    for engine in [&first, &second] {
+        engine.set_server_info(ServerInfoMode::NotFound);
+    }
     let router = RunningRouter::over(&[&first, &second]).await;
-    router.wait_until_trusted(2).await;
 
     let answers = router.chat_times(40).await;
     assert_all_succeeded(&answers);

@@ -62,11 +62,13 @@ async fn every_form_of_a_report_is_shown_with_its_numbers_its_age_and_its_trust(
         total_prefill_uncached_tokens: 12_345,
         total_prefill_busy_us: 67_890,
     };
-    let short = json!({"running": 7, "waiting": 3, "used_tokens": 4_000, "capacity_tokens": 100_000,
+    let short = json!({"source": "zmq_stat", "running": 7, "waiting": 3, "used_tokens": 4_000, "capacity_tokens": 100_000,
         "waiting_uncached_tokens": null, "total_tokens": null, "max_running": null});
-    let long = json!({"running": 7, "waiting": 3, "used_tokens": 4_000, "capacity_tokens": 100_000,
+    let long = json!({"source": "zmq_stat", "running": 7, "waiting": 3, "used_tokens": 4_000, "capacity_tokens": 100_000,
         "waiting_uncached_tokens": 900, "total_tokens": 6_000, "max_running": 48});
-    let rows = [(LoadForm::Stat6, short), (LoadForm::Stat11, long.clone()), (LoadForm::Snapshot, long)];
+    let mut map = long.clone();
+    map["source"] = json!("zmq_snapshot");
+    let rows = [(LoadForm::Stat6, short), (LoadForm::Stat11, long), (LoadForm::Snapshot, map)];
     let mut engines = Vec::new();
     for (form, _) in &rows {
         let load = LoadPublishing { form: *form, ..LoadPublishing::default() };

@@ -161,6 +161,20 @@ impl KvCache {
         prompts.iter().map(|prompt| self.match_prompt(prompt, now)).collect()
     }
 
+    /// Returns what each of the first ranks holds of each prompt, prompt by prompt; nothing where ranks make no difference.
+    pub(super) fn rank_blocks(&mut self, prompts: &[Arc<PromptKeys>], num_ranks: u32, now: Instant) -> Vec<u32> {
+        if self.ranks.is_empty() || num_ranks == 0 {
+            return Vec::new();
+        }
+        let facts = Arc::clone(&self.facts);
+        let mut found = Vec::with_capacity(prompts.len() * num_ranks as usize);
+        for prompt in prompts {
+            let adapter = adapter_of(prompt, &facts, &self.index);
+            self.index.match_ranks(prompt, adapter, num_ranks as usize, now, &mut found);
+        }
+        found
+    }
+
     fn match_prompt(&mut self, prompt: &PromptKeys, now: Instant) -> PrefixMatch {
         let facts = Arc::clone(&self.facts);
         let adapter = adapter_of(prompt, &facts, &self.index);
@@ -175,7 +189,7 @@ impl KvCache {
     }
 
     /// Notes that a request with this prompt is about to be sent to the engine.
-    pub(super) fn reserved(&mut self, decision: DecisionId, prompt: &PromptKeys, now: Instant) {
+    pub(super) fn reserved(&mut self, decision: DecisionId, prompt: &PromptKeys, rank: Option<DpRank>, now: Instant) {
         let Some(variant) = self.index.variant().filter(|_| !self.ranks.is_empty()) else { return };
         let matched_blocks = self.match_prompt(prompt, now).matched_blocks;
         if matched_blocks > 0 {
@@ -183,7 +197,7 @@ impl KvCache {
         }
         let facts = Arc::clone(&self.facts);
         let adapter = adapter_of(prompt, &facts, &self.index);
-        self.index.predict(decision, prompt, adapter, now, self.settings.prediction_lifetime);
+        self.index.predict(decision, prompt, adapter, rank, now, self.settings.prediction_lifetime);
     }
 
     /// Notes how a request ended, and how many of its tokens the engine found cached.

@@ -99,7 +99,7 @@ impl Bench {
     }
 
     async fn reserve(&self, number: u64) {
-        self.send(Reserve { decision: DecisionId::new(number), prompt: None }).await;
+        self.send(Reserve { decision: DecisionId::new(number), rank: None, prompt: None }).await;
     }
 
     async fn finish(&self, number: u64, outcome: Outcome) {
@@ -227,8 +227,8 @@ async fn each_reservation_counts_until_its_one_end() {
 #[actix::test]
 async fn a_reservation_that_is_dropped_has_ended() {
     let bench = Bench::start();
-    let kept = bench.ports[0].reserve(DecisionId::new(1), None);
-    drop(bench.ports[0].reserve(DecisionId::new(2), None));
+    let kept = bench.ports[0].reserve(DecisionId::new(1), None, None);
+    drop(bench.ports[0].reserve(DecisionId::new(2), None, None));
     assert_eq!(bench.snapshot().await.in_flight, 1);
     kept.finish(Outcome::BrokeOff);
     assert_eq!(bench.snapshot().await.in_flight, 0);

@@ -20,6 +20,10 @@ pub struct RawEdge {
     #[arg(long, env = "FATHOM_PORT", value_name = "PORT", value_parser = listening_port, help_heading = HTTP)]
     pub port: Option<u16>,
 
+    /// Further port that serves /metrics, /healthz and /readyz only, without TLS; 0 takes a free one. Default: none.
+    #[arg(long, env = "FATHOM_METRICS_PORT", value_name = "PORT", value_parser = listening_port, help_heading = HTTP)]
+    pub metrics_port: Option<u16>,
+
     /// Threads that serve HTTP, 1 to 1024. Default: one per CPU.
     #[arg(long, env = "FATHOM_HTTP_THREADS", value_name = "COUNT", help_heading = HTTP)]
     pub http_threads: Option<usize>,
@@ -48,12 +52,13 @@ pub struct RawEdge {
     #[arg(long, env = "FATHOM_API_KEYS_FILE", value_name = "FILE", help_heading = ACCESS)]
     pub api_keys_file: Option<PathBuf>,
 
-    /// File with the key that /metrics and /workers want, written and read again like api_keys_file; several are all accepted.
-    /// Without it, these paths answer this machine only. Default: none.
+    /// File with the key that /metrics, /workers and /dashboard want, written and read again like api_keys_file; several are all
+    /// accepted. Without it, these paths answer this machine only. Default: none.
     #[arg(long, env = "FATHOM_ADMIN_KEY_FILE", value_name = "FILE", help_heading = ACCESS)]
     pub admin_key_file: Option<PathBuf>,
 
-    /// Whether /metrics and /workers answer everyone who reaches them, because something else guards them. Default: false.
+    /// Whether /metrics, /workers and /dashboard answer everyone who reaches them, because something else guards them.
+    /// Default: false.
     #[arg(long, env = "FATHOM_OPEN_ADMIN", value_name = "BOOL", num_args = 0..=1, require_equals = true,
         default_missing_value = "true", help_heading = ACCESS)]
     pub open_admin: Option<bool>,
@@ -94,7 +99,7 @@ pub struct RawEdge {
 }
 
 keys_of! { RawEdge:
-    host port http_threads max_body_bytes max_concurrent_requests expose_decision forward_authorization api_keys_file
+    host port metrics_port http_threads max_body_bytes max_concurrent_requests expose_decision forward_authorization api_keys_file
     admin_key_file open_admin tls_cert_file tls_key_file h2c max_connections header_timeout_ms client_timeout_secs
     keep_alive_secs
 }

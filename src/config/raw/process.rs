@@ -27,8 +27,14 @@ pub struct RawProcess {
     /// How log lines look: text, or json (one object per line). Default: text.
     #[arg(long, env = "FATHOM_LOG_FORMAT", value_name = "NAME", help_heading = PROCESS)]
     pub log_format: Option<String>,
+
+    /// Whether each request of a client is logged when it has ended, with one line at level info: who ended it and how, where it
+    /// went and why, and how long each part took. Default: false.
+    #[arg(long, env = "FATHOM_REQUEST_LOG", value_name = "BOOL", num_args = 0..=1, require_equals = true,
+        default_missing_value = "true", help_heading = PROCESS)]
+    pub request_log: Option<bool>,
 }
 
 keys_of! { RawProcess:
-    drain_delay_secs drain_timeout_secs log_level log_format
+    drain_delay_secs drain_timeout_secs log_level log_format request_log
 }

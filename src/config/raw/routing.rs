@@ -48,6 +48,15 @@ pub struct RawRouting {
     #[arg(long, env = "FATHOM_LOAD_FRESHNESS_MS", value_name = "MS", help_heading = LOAD)]
     pub load_freshness_ms: Option<u64>,
 
+    /// Whether engines that publish no load are asked for it (/v1/loads of SGLang, /metrics of vLLM): off or auto. Default: off.
+    #[arg(long, env = "FATHOM_LOAD_POLLING", value_name = "NAME", help_heading = LOAD)]
+    pub load_polling: Option<String>,
+
+    /// Pause between two questions to the same engine, in milliseconds, 50 to 60000; a fifth of load_freshness_ms leaves room for
+    /// answers that are late. Default: 1000.
+    #[arg(long, env = "FATHOM_LOAD_POLLING_INTERVAL_MS", value_name = "MS", help_heading = LOAD)]
+    pub load_polling_interval_ms: Option<u64>,
+
     /// How long a request may take to show in its engine's load reports, and counts on top of them, in milliseconds, 0 to 60000.
     /// Longer counts requests twice for a while; shorter sends bursts to one worker. Default: 50.
     #[arg(long, env = "FATHOM_DISPATCH_VISIBILITY_MS", value_name = "MS", help_heading = LOAD)]
@@ -90,6 +99,6 @@ pub struct RawRouting {
 
 keys_of! { RawRouting:
     policy cache_threshold balance_abs_threshold balance_rel_threshold round_deadline_ms seed basis load_freshness_ms
-    dispatch_visibility_ms ramp_up_ms max_in_flight_per_worker max_depth_per_worker max_kv_used max_pending_tokens
+    load_polling load_polling_interval_ms dispatch_visibility_ms ramp_up_ms max_in_flight_per_worker max_depth_per_worker max_kv_used max_pending_tokens
     queue_size queue_timeout_ms
 }

@@ -1,5 +1,7 @@
 use crate::config::{ConfigError, RawConfig, RouterConfig};
 use crate::logic::endpoint::{Endpoint, EndpointOverrides, FeedDescriptor, Secret, WorkerUrl};
+use crate::logic::ranks::RankRule;
+use crate::logic::role::Role;
 
 const KEY: &str = "sk-0123456789";
 
@@ -57,6 +59,8 @@ fn a_table_describes_its_worker() {
             replay_endpoint_port_base: Some(5_700),
         }),
         api_key: Some(Secret::new(KEY)),
+        ranks: None,
+        role: None,
     };
     assert_eq!(workers(text), [Endpoint { overrides, ..Endpoint::new(url("engine:30000")) }]);
 }
@@ -204,5 +208,29 @@ fn keys_of_engines_appear_in_no_debug_text_and_no_error() {
     for settings in broken {
         let error = validated(&format!("[[worker]]\nurl = 'a'\n{settings}")).expect_err(&settings);
         assert!(!format!("{error} {error:?}").contains(KEY), "{error:?}");
+    }
+}
+
+#[test]
+fn a_table_says_which_ranks_and_which_part_a_worker_has() {
+    let overrides = |keys: &str| workers(&format!("[[worker]]\nurl = 'a'\n{keys}"))[0].overrides.clone();
+    let ranks = overrides("dp_ranks = '4-7'");
+    assert_eq!(ranks.ranks, RankRule::parse("4-7"));
+    assert_eq!(overrides("dp_ranks = 'off'").ranks, Some(RankRule::Off));
+    assert_eq!(overrides("role = 'decode'").role, Some(Role::Decode));
+    assert_eq!(overrides("role = 'prefill'").role, Some(Role::Prefill { bootstrap_port: 8_998 }));
+    let own_port = overrides("role = 'prefill'\nbootstrap_port = 9000");
+    assert_eq!(own_port.role, Some(Role::Prefill { bootstrap_port: 9_000 }));
+    let rows = [
+        ("dp_ranks = 'all'", "dp_ranks = \"all\": must be off, a number, or a range"),
+        ("dp_ranks = '0-1024'", "dp_ranks = \"0-1024\": must be off"),
+        ("role = 'both'", "role = \"both\": must be one of regular, prefill, decode"),
+        ("role = 'prefill'\nbootstrap_port = 0", "bootstrap_port = 0: must be at least 1"),
+        ("bootstrap_port = 9000", "bootstrap_port = 9000: has no effect without role"),
+        ("role = 'decode'\nbootstrap_port = 9000", "bootstrap_port = 9000: has no effect without role"),
+    ];
+    for (keys, expected) in rows {
+        let refused = refusal(keys);
+        assert!(refused.contains(expected), "{keys}: {refused}");
     }
 }

@@ -12,6 +12,7 @@ use crate::logic::snapshot::WorkerSnapshot;
 use crate::logic::testing::{Fleet, Worker, secs, start, worker};
 
 mod bursts;
+mod parts;
 mod properties;
 
 /// Picks what it is told to, whether it exists or not.
@@ -84,7 +85,7 @@ fn an_engine_whose_memory_is_full_with_requests_waiting_is_chosen_only_where_nob
         let load = RankLoad {
             running,
             waiting,
-            used_tokens: used_percent * 1_000,
+            used_tokens: Some(used_percent * 1_000),
             capacity_tokens: Some(100_000),
             ..RankLoad::default()
         };

@@ -1,7 +1,7 @@
 use std::time::{Duration, Instant};
 
 use super::Applied::{InForce, OutOfDate, UnknownRank};
-use super::{LoadTable, RankLoad, Trust};
+use super::{LoadSource, LoadTable, RankLoad, Trust};
 use crate::logic::endpoint::MAX_DP_RANKS;
 use crate::logic::ids::DpRank;
 use crate::logic::testing::{millis, secs, start};
@@ -200,4 +200,45 @@ fn own_dispatches_are_counted_from_the_oldest_report_in_force() {
     assert_eq!(table.oldest_report_at(), Some(t0));
     table.apply(rank(1), 1, load(1, 0), t0 + secs(3));
     assert_eq!(table.oldest_report_at(), Some(t0 + secs(2)));
+}
+
+fn polled(running: u64) -> RankLoad {
+    RankLoad { source: LoadSource::V1Loads, ..load(running, 0) }
+}
+
+#[test]
+fn what_an_engine_said_when_asked_covers_all_its_ranks_and_is_as_old_as_the_question() {
+    let t0 = start();
+    let mut table = LoadTable::new(None);
+    assert_eq!(table.apply_polled(&[], t0, FRESHNESS), UnknownRank, "nothing is not zero");
+    assert_eq!(table.freeze(0).trust(t0, FRESHNESS), Trust::Unreported);
+    assert_eq!(table.apply_polled(&[polled(3), polled(4)], t0, FRESHNESS), InForce);
+    let view = table.freeze(0);
+    assert_eq!((view.depth(), view.trust(t0 + secs(4), FRESHNESS)), (7, Trust::Trusted));
+    assert!(!view.trust(t0 + FRESHNESS, FRESHNESS).is_trusted());
+    assert_eq!(table.apply_polled(&[polled(9), polled(9)], t0 - secs(1), FRESHNESS), OutOfDate, "a late answer");
+
+    assert_eq!(table.apply_polled(&[polled(1)], t0 + secs(1), FRESHNESS), InForce, "restarted with one rank");
+    assert_eq!(table.freeze(0).depth(), 1);
+    let too_many = vec![polled(0); 1 + crate::logic::endpoint::MAX_DP_RANKS as usize];
+    assert_eq!(table.apply_polled(&too_many, t0 + secs(2), FRESHNESS), UnknownRank);
+}
+
+#[test]
+fn what_comes_by_itself_outranks_what_is_asked_for_while_it_is_fresh() {
+    let t0 = start();
+    let mut table = LoadTable::new(None);
+    table.apply_unsequenced(rank(0), load(5, 0), t0);
+    assert_eq!(table.apply_polled(&[polled(1)], t0 + secs(4), FRESHNESS), OutOfDate);
+    assert_eq!(table.apply_polled(&[polled(1)], t0 + FRESHNESS, FRESHNESS), InForce, "stale, it gives way");
+    assert_eq!(table.apply_unsequenced(rank(0), load(6, 0), t0 + secs(6)), InForce, "and comes back");
+    assert_eq!(table.apply_polled(&[polled(1)], t0 + secs(7), FRESHNESS), OutOfDate);
+    assert_eq!(table.freeze(0).depth(), 6);
+
+    let mut advertised = LoadTable::new(Some(2));
+    assert_eq!(advertised.apply_polled(&[polled(1)], t0, FRESHNESS), UnknownRank, "another number of ranks");
+    assert_eq!(advertised.apply_polled(&[polled(1), polled(1)], t0, FRESHNESS), InForce);
+    advertised.apply(rank(0), 1, load(8, 0), t0 + secs(1));
+    assert_eq!(advertised.apply_polled(&[polled(1), polled(1)], t0 + secs(2), FRESHNESS), OutOfDate);
+    assert_eq!(advertised.freeze(0).depth(), 9);
 }

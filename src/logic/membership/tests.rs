@@ -200,3 +200,52 @@ fn clearing_removes_every_worker_and_forgets_what_the_sources_wanted() {
     assert_eq!(members.0.clear(), [remove(1), remove(2)]);
     assert_eq!(members.apply("admin", &[endpoint("c:1")]), [start(3, endpoint("c:1"))], "ids go on");
 }
+
+#[test]
+fn a_source_that_says_something_of_a_worker_outranks_one_that_says_nothing() {
+    let mut members = Members::default();
+    let mut keyed = endpoint("a:1");
+    keyed.overrides.api_key = Some(Secret::new("sk"));
+    members.apply("admin", std::slice::from_ref(&keyed));
+    assert_eq!(members.apply("static", &[endpoint("a:1")]), [], "a plain address takes no setting away");
+    let both = Endpoint { incarnation: Some(Arc::from("uid-1")), ..keyed.clone() };
+    assert_eq!(members.apply("kubernetes", &[incarnation("a:1", "uid-1")]), [remove(1), start(2, both)]);
+    assert_eq!(members.apply("file", &[suspended("a:1")]), [suspend(2)], "one that suspends it is enough");
+    assert_eq!(members.apply("static", &[]), [], "the others have not changed");
+    assert_eq!(members.apply("file", &[]), [resume(2)]);
+}
+
+/// Seen in sgl-project/sglang#38523.
+#[test]
+fn a_worker_shows_the_sources_that_name_it_and_stays_until_the_last_one_drops_it() {
+    let mut members = Members::default();
+    for source in ["static", "admin", "dns"] {
+        members.apply(source, &[endpoint("a:1"), endpoint("a:1/")]);
+    }
+    let sources =
+        |members: &Members| members.0.sources_of(&url("a:1")).iter().map(|s| s.to_string()).collect::<Vec<_>>();
+    assert_eq!(sources(&members), ["admin", "dns", "static"]);
+    assert_eq!(members.apply("static", &[]), []);
+    assert_eq!(members.apply("admin", &[endpoint("b:1")]), [start(2, endpoint("b:1"))]);
+    assert_eq!(sources(&members), ["dns"]);
+    assert_eq!(members.apply("dns", &[]), [remove(1)]);
+    assert!(sources(&members).is_empty());
+}
+
+#[test]
+fn a_worker_that_is_held_stays_suspended_until_it_is_let_go_or_nobody_names_it() {
+    let mut members = Members::default();
+    members.apply("kubernetes", &[endpoint("a:1")]);
+    assert_eq!(members.0.hold(&url("a:1"), Readiness::Suspended), [suspend(1)]);
+    assert_eq!(members.0.hold(&url("a:1"), Readiness::Suspended), []);
+    assert_eq!(members.apply("kubernetes", &[suspended("a:1")]), []);
+    assert_eq!(members.apply("kubernetes", &[endpoint("a:1")]), [], "its source does not end the hold");
+    assert_eq!(members.replace(1), [remove(1), start(2, suspended("a:1")), suspend(2)], "nor does its death");
+    assert_eq!(members.0.hold(&url("a:1"), Readiness::Ready), [resume(2)]);
+
+    assert_eq!(members.0.hold(&url("a:1"), Readiness::Suspended), [suspend(2)]);
+    assert_eq!(members.apply("kubernetes", &[]), [remove(2)]);
+    assert_eq!(members.apply("kubernetes", &[endpoint("a:1")]), [start(3, endpoint("a:1"))], "it starts clean");
+    assert_eq!(members.0.hold(&url("b:1"), Readiness::Suspended), [], "nobody names it");
+    assert_eq!(members.apply("static", &[endpoint("b:1")]), [start(4, endpoint("b:1"))]);
+}

@@ -28,6 +28,13 @@ impl Default for CacheAwareSettings {
     }
 }
 
+impl CacheAwareSettings {
+    /// Tells whether loads that reach from `least` to `most` are out of balance.
+    pub fn is_imbalanced(&self, least: f64, most: f64) -> bool {
+        most - least > self.balance_abs_threshold && most > least * self.balance_rel_threshold
+    }
+}
+
 /// Prefers the candidate that holds the prompt's prefix, unless the fleet is out of balance.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct CacheAwareZmq {
@@ -46,7 +53,7 @@ impl CacheAwareZmq {
             least = least.min(view.load_of(candidate));
             most = most.max(view.load_of(candidate));
         }
-        most - least > self.settings.balance_abs_threshold && most > least * self.settings.balance_rel_threshold
+        self.settings.is_imbalanced(least, most)
     }
 }
 

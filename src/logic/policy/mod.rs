@@ -41,7 +41,7 @@ pub use round_robin::RoundRobin;
 ///     fn pick(&self, _request: &fathom_router::RequestFacts, view: &View<'_>, _rng: &mut Rng) -> Pick {
 ///         let free = |candidate: usize| -> u64 {
 ///             let reports = view.snapshot(candidate).load.reports().iter().flatten();
-///             reports.map(|r| r.load.capacity_tokens.unwrap_or(0).saturating_sub(r.load.used_tokens)).sum()
+///             reports.map(|r| r.load.capacity_tokens.unwrap_or(0).saturating_sub(r.load.used_tokens.unwrap_or(0))).sum()
 ///         };
 ///         let best = (0..view.len()).max_by_key(|candidate| free(*candidate)).unwrap_or(0);
 ///         Pick::new(best, "most_free_tokens")
@@ -67,14 +67,15 @@ pub trait Policy: Send + Sync + fmt::Debug {
 pub struct Pick {
     /// Index of the candidate in the view.
     pub candidate: usize,
-    /// The rank to address; `None` leaves it to the engine.
+    /// The rank to address, of those in [`WorkerSnapshot::addressed_ranks`]; `None` has the built-in selector choose one by its
+    /// own load and cache (`logic::rank_choice`).
     pub rank: Option<DpRank>,
     /// Why, as a name from a closed set: it is a metric label.
     pub reason: &'static str,
 }
 
 impl Pick {
-    /// Returns a pick that leaves the rank to the engine.
+    /// Returns a pick that names no rank.
     pub fn new(candidate: usize, reason: &'static str) -> Self {
         Self { candidate, rank: None, reason }
     }

@@ -33,6 +33,7 @@ mod ids;
 mod meaning;
 mod orphans;
 mod predicted;
+mod ranks;
 mod table;
 
 pub use table::Tier;
@@ -237,19 +238,21 @@ impl PrefixIndex {
         }
     }
 
-    /// Notes that a request with this prompt was sent to the worker: until `expires_at` its blocks count as predicted.
+    /// Notes that a request with this prompt was sent to the worker, and to which rank: until `expires_at` its blocks count as predicted.
     pub fn predict(
         &mut self,
         decision: DecisionId,
         prompt: &PromptKeys,
         adapter: Option<&str>,
+        rank: Option<DpRank>,
         now: Instant,
         lasts: Duration,
     ) {
         let matched = self.match_prompt(prompt, adapter, now).matched_blocks as usize;
         if let Some(keys) = self.variant().and_then(|variant| prompt.keys(variant)) {
             let mix = adapter.map_or(0, mix_of_name);
-            self.predicted.add(decision, keys, mix, matched, now + lasts);
+            let at = rank.map(|rank| (rank.number(), self.held_by(rank, keys, mix)));
+            self.predicted.add(decision, keys, mix, matched, at, now + lasts);
         }
     }
 

@@ -19,6 +19,8 @@ struct Prediction {
     keys: Arc<[u64]>,
     /// The first block that was not confirmed when the request was sent.
     from: usize,
+    /// The rank it was sent to, and the first block that was not confirmed there.
+    at: Option<(u32, usize)>,
     mix: u64,
 }
 
@@ -28,12 +30,24 @@ pub(super) struct Predicted {
     predictions: VecDeque<Prediction>,
     /// By how many predictions each block is named.
     counts: FxHashMap<u64, u32>,
+    /// The same by rank.
+    rank_counts: FxHashMap<(u32, u64), u32>,
     num_blocks: usize,
 }
 
 impl Predicted {
-    /// Predicts the prompt's blocks from block `from` on.
-    pub(super) fn add(&mut self, decision: DecisionId, keys: &Arc<[u64]>, mix: u64, from: usize, expires_at: Instant) {
+    /// Predicts the prompt's blocks from block `from` on, and those of the rank, where there is one, from its own block on.
+    pub(super) fn add(
+        &mut self,
+        decision: DecisionId,
+        keys: &Arc<[u64]>,
+        mix: u64,
+        from: usize,
+        at: Option<(u32, usize)>,
+        expires_at: Instant,
+    ) {
+        // A rank that lacks what another one holds is news as well.
+        let from = at.map_or(from, |(_, from_there)| from.min(from_there));
         let num_new = keys.len().saturating_sub(from);
         if num_new == 0 || num_new > MAX_BLOCKS {
             return;
@@ -44,8 +58,13 @@ impl Predicted {
         for key in &keys[from..] {
             *self.counts.entry(key ^ mix).or_default() += 1;
         }
+        if let Some((rank, from)) = at {
+            for key in &keys[from.min(keys.len())..] {
+                *self.rank_counts.entry((rank, key ^ mix)).or_default() += 1;
+            }
+        }
         self.num_blocks += num_new;
-        self.predictions.push_back(Prediction { decision, expires_at, keys: Arc::clone(keys), from, mix });
+        self.predictions.push_back(Prediction { decision, expires_at, keys: Arc::clone(keys), from, at, mix });
     }
 
     /// Takes back what was predicted of a request that never reached the engine.
@@ -75,6 +94,15 @@ impl Predicted {
         rest.partition_point(|key| self.counts.contains_key(&(key ^ mix)))
     }
 
+    /// Returns the same of what was sent to the rank.
+    pub(super) fn depth_at(&self, rank: u32, keys: &[u64], mix: u64, from: usize) -> usize {
+        let rest = keys.get(from..).unwrap_or_default();
+        if self.rank_counts.is_empty() || rest.is_empty() {
+            return 0;
+        }
+        rest.partition_point(|key| self.rank_counts.contains_key(&(rank, key ^ mix)))
+    }
+
     /// Forgets everything.
     pub(super) fn clear(&mut self) {
         *self = Self::default();
@@ -90,12 +118,21 @@ impl Predicted {
         self.num_blocks -= prediction.keys.len() - prediction.from;
         for key in &prediction.keys[prediction.from..] {
             let key = key ^ prediction.mix;
-            if let Some(count) = self.counts.get_mut(&key) {
-                *count -= 1;
-                if *count == 0 {
-                    self.counts.remove(&key);
-                }
+            uncount_one(&mut self.counts, key);
+        }
+        if let Some((rank, from)) = prediction.at {
+            for key in &prediction.keys[from.min(prediction.keys.len())..] {
+                uncount_one(&mut self.rank_counts, (rank, key ^ prediction.mix));
             }
+        }
+    }
+}
+
+fn uncount_one<K: Eq + std::hash::Hash>(counts: &mut FxHashMap<K, u32>, key: K) {
+    if let Some(count) = counts.get_mut(&key) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(&key);
         }
     }
 }

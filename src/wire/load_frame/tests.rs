@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{LoadFrameError, MAX_REQUESTS, MAX_TOKENS, MAX_TOTAL, decode_load};
-use crate::logic::load::RankLoad;
+use crate::logic::load::{LoadSource, RankLoad};
 use crate::wire::golden::{self, msgpack, unhex};
 
 fn decode(value: &Value) -> Result<RankLoad, &'static str> {
@@ -20,9 +20,10 @@ fn meaning_of_stat(wire: &Value) -> RankLoad {
     let later = |index: usize| wire.get(index).map(|count| count.as_u64().unwrap());
     let capacity = number(4);
     RankLoad {
+        source: LoadSource::ZmqStat,
         running: number(1),
         waiting: number(2),
-        used_tokens: if capacity > 0 { number(3).min(capacity) } else { number(3) },
+        used_tokens: Some(if capacity > 0 { number(3).min(capacity) } else { number(3) }),
         capacity_tokens: Some(capacity).filter(|capacity| *capacity > 0),
         waiting_uncached_tokens: later(6),
         total_tokens: later(7),
@@ -38,9 +39,10 @@ fn meaning_of_snapshot(wire: &Value) -> RankLoad {
     let capacity = number("max_total_num_tokens");
     let used = number("num_used_tokens");
     RankLoad {
+        source: LoadSource::ZmqSnapshot,
         running: number("num_running_reqs"),
         waiting: number("num_waiting_reqs"),
-        used_tokens: if capacity > 0 { used.min(capacity) } else { used },
+        used_tokens: Some(if capacity > 0 { used.min(capacity) } else { used }),
         capacity_tokens: Some(capacity).filter(|capacity| *capacity > 0),
         waiting_uncached_tokens: Some(number("num_waiting_uncached_tokens")),
         total_tokens: Some(number("num_total_tokens")),
@@ -73,7 +75,14 @@ fn every_recorded_frame_decodes_to_what_it_means_or_is_refused_by_rule() {
 
 #[test]
 fn both_forms_decode_from_hand_written_bytes() {
-    let stat = RankLoad { running: 2, waiting: 3, used_tokens: 4, capacity_tokens: Some(100), ..RankLoad::default() };
+    let stat = RankLoad {
+        source: LoadSource::ZmqStat,
+        running: 2,
+        waiting: 3,
+        used_tokens: Some(4),
+        capacity_tokens: Some(100),
+        ..RankLoad::default()
+    };
     let extended = RankLoad {
         waiting_uncached_tokens: Some(500),
         total_tokens: Some(600),
@@ -188,9 +197,9 @@ fn keys_that_are_not_text_are_ignored_and_the_last_of_equal_keys_counts() {
 #[test]
 fn used_tokens_are_cut_to_a_known_capacity() {
     let full = decode(&json!(["LoadStat", 9, 0, 200_000, 100_000, 0])).unwrap();
-    assert_eq!((full.used_tokens, full.capacity_tokens), (100_000, Some(100_000)));
+    assert_eq!((full.used_tokens, full.capacity_tokens), (Some(100_000), Some(100_000)));
     let unknown = decode(&json!(["LoadStat", 9, 0, 200_000, 0, 0])).unwrap();
-    assert_eq!((unknown.used_tokens, unknown.capacity_tokens), (200_000, None));
+    assert_eq!((unknown.used_tokens, unknown.capacity_tokens), (Some(200_000), None));
 }
 
 #[test]
@@ -250,7 +259,7 @@ fn no_bytes_break_the_bounds(cases: u32) {
         };
         assert!(load.running <= MAX_REQUESTS && load.waiting <= MAX_REQUESTS, "{load:?}");
         assert!(load.max_running.is_none_or(|count| count <= MAX_REQUESTS), "{load:?}");
-        assert!(load.used_tokens <= load.capacity_tokens.unwrap_or(MAX_TOKENS), "{load:?}");
+        assert!(load.used_tokens.is_some_and(|used| used <= load.capacity_tokens.unwrap_or(MAX_TOKENS)), "{load:?}");
         assert!(load.capacity_tokens.is_none_or(|count| (1..=MAX_TOKENS).contains(&count)), "{load:?}");
         for count in [load.waiting_uncached_tokens, load.total_tokens] {
             assert!(count.is_none_or(|count| count <= MAX_TOKENS), "{load:?}");

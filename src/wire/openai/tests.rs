@@ -26,7 +26,7 @@ fn model_and_stream_are_read_from_the_top_level_alone() {
         (r#"{"model":"","temperature":1e400,"logit_bias":{"1":-100}}"#, Some(""), false),
     ];
     for (body, model, stream) in rows {
-        let expected = RequestPeek { model: model.map(str::to_owned), stream };
+        let expected = RequestPeek { model: model.map(str::to_owned), stream, dp_rank: None };
         assert_eq!(peek_request(body.as_bytes()), Ok(expected), "{body}");
     }
 }

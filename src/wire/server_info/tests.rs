@@ -4,6 +4,8 @@ use serde_json::{Value, json};
 
 use super::{Advertised, ServerInfo, ServerInfoError, decode_server_info};
 use crate::logic::endpoint::{FeedDescriptor, FeedRefusal};
+use crate::logic::ranks::OwnedRanks;
+use crate::logic::role::Role;
 use crate::wire::json::NotAnObject;
 
 fn decode(body: &Value) -> ServerInfo {
@@ -50,13 +52,16 @@ fn descriptor() -> FeedDescriptor {
 fn the_needed_fields_are_read() {
     let info = decode(&json!({
         "model_path": "/models/x", "served_model_name": "m-alias", "version": "0.5.23", "enable_http2": true,
-        "page_size": 16, "internal_states": [{"kv_events": 7}], "kv_events": block(json!({"epoch": [1]})),
+        "page_size": 16, "dp_size": 4, "disaggregation_mode": "null", "internal_states": [{"kv_events": 7}], "kv_events": block(json!({"epoch": [1]})),
     }));
     let expected = ServerInfo {
         served_model_name: Some("m-alias".into()),
         model_path: Some("/models/x".into()),
         version: Some("0.5.23".into()),
         enable_http2: true,
+        dp_size: Some(4),
+        owned_ranks: OwnedRanks::Unsaid,
+        role: Some(Role::Regular),
         feeds: Advertised::Descriptor(descriptor()),
     };
     assert_eq!(info, expected);
@@ -70,6 +75,9 @@ fn a_field_of_another_type_or_an_empty_name_is_missing_and_spoils_nothing() {
         model_path: None,
         version: None,
         enable_http2: false,
+        dp_size: None,
+        owned_ranks: OwnedRanks::Unsaid,
+        role: None,
         feeds: Advertised::Nothing,
     };
     let bodies = [
@@ -77,6 +85,8 @@ fn a_field_of_another_type_or_an_empty_name_is_missing_and_spoils_nothing() {
         r#"{"served_model_name":null,"model_path":null,"version":null,"enable_http2":null,"kv_events":null}"#,
         r#"{"served_model_name":"","model_path":"","version":"","enable_http2":"true"}"#,
         r#"{"served_model_name":["m"],"model_path":7,"version":5.2,"enable_http2":1}"#,
+        r#"{"dp_size":0,"disaggregation_mode":"both","kv_event_sources":null}"#,
+        r#"{"dp_size":"4","disaggregation_mode":null,"disaggregation_bootstrap_port":7}"#,
         r#"{"served_model_name":"\ud800","model_path":1e999,"version":{"a":[]}}"#,
         r#"{"served_model_name":"m","served_model_name":null}"#,
     ];
@@ -85,6 +95,39 @@ fn a_field_of_another_type_or_an_empty_name_is_missing_and_spoils_nothing() {
     }
     let escaped = decode_server_info(br#" {"served\u005fmodel_name" : "caf\u00e9"} "#).unwrap();
     assert_eq!(escaped.served_model_name.as_deref(), Some("café"));
+}
+
+#[test]
+fn the_ranks_of_a_node_are_those_whose_publishers_it_lists() {
+    let listed = |sources: Value| decode(&json!({"kv_event_sources": sources})).owned_ranks;
+    let source =
+        |rank: u32| json!({"dp_rank": rank, "endpoint": "tcp://127.0.0.1:5561", "topic": "", "block_size": 64});
+    assert_eq!(listed(json!([source(4), source(5)])), OwnedRanks::Numbers(vec![4, 5]));
+    for unreadable in [json!([]), json!({}), json!("4"), json!([source(4), {"dp_rank": "5"}]), json!([{"dp_rank": -1}])]
+    {
+        assert_eq!(listed(unreadable.clone()), OwnedRanks::Numbers(vec![]), "{unreadable}");
+    }
+    let many: Vec<Value> = (0..2_000).map(source).collect();
+    assert!(matches!(listed(json!(many)), OwnedRanks::Numbers(numbers) if numbers.len() == 1_025));
+}
+
+#[test]
+fn the_part_of_an_engine_is_its_mode_and_a_prefill_engine_has_a_port() {
+    let rows = [
+        (json!({"disaggregation_mode": "decode", "disaggregation_bootstrap_port": 8998}), Some(Role::Decode)),
+        (
+            json!({"disaggregation_mode": "prefill", "disaggregation_bootstrap_port": 9000}),
+            Some(Role::Prefill { bootstrap_port: 9_000 }),
+        ),
+        (json!({"disaggregation_mode": "prefill"}), Some(Role::Prefill { bootstrap_port: 8_998 })),
+        (
+            json!({"disaggregation_mode": "prefill", "disaggregation_bootstrap_port": 70_000}),
+            Some(Role::Prefill { bootstrap_port: 8_998 }),
+        ),
+    ];
+    for (body, expected) in rows {
+        assert_eq!(decode(&body).role, expected, "{body}");
+    }
 }
 
 /// Seen in sgl-project/sglang#30166.

@@ -77,7 +77,7 @@ fn round(engines: &mut [Engine], num_requests: u64, first: u64, now: Instant) ->
         let slot = fleet.decide(number).unwrap().slot;
         fleet.reserved[slot] += 1;
         let decision = DecisionId::new(number);
-        engines[slot].flights.reserve(decision, now);
+        engines[slot].flights.reserve(decision, None, now);
         let ends_at = now + engines[slot].service_time;
         engines[slot].running.push((ends_at, decision));
         chosen.push(slot);
@@ -234,7 +234,7 @@ fn a_worker_that_comes_back_with_its_requests_still_running_is_not_over_filled()
     for (sentence, mut engines) in rows {
         engines[0].serving_since = Some(t0);
         for number in 0..10 {
-            engines[1].flights.reserve(DecisionId::new(1_000 + number), t0 - secs(9));
+            engines[1].flights.reserve(DecisionId::new(1_000 + number), None, t0 - secs(9));
         }
         let chosen = round(&mut engines, 60, 0, t0 + secs(1));
         assert!(share(&chosen, 0) <= 20, "{sentence}: {} of 60", share(&chosen, 0));

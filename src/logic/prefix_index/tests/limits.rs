@@ -81,7 +81,7 @@ fn predictions_are_bounded() {
     let mut index = index();
     for number in 0..100 {
         let keys = Prompt::new(100_000 * number, 1_000).keys(index.variant().unwrap());
-        index.predict(DecisionId::new(number.into()), &keys, None, start(), secs(10));
+        index.predict(DecisionId::new(number.into()), &keys, None, None, start(), secs(10));
     }
     let predicted = |index: &mut PrefixIndex, number: u32| {
         super::matched_at(index, &Prompt::new(100_000 * number, 1_000), start()).1

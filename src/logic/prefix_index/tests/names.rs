@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{BLOCK_SIZE, Prompt, apply, index, matched, matched_at, mode, rank, removal};
 use crate::logic::ids::{DecisionId, DpRank};
 use crate::logic::kv_event::{KvEvent, Medium, StoredBlocks, TokenIds};
-use crate::logic::prefix_index::Applied;
+use crate::logic::prefix_index::{Applied, PrefixIndex};
 use crate::logic::prompt_keys::HashMode;
 use crate::logic::testing::{secs, start};
 
@@ -145,18 +145,42 @@ fn a_prediction_counts_until_it_is_confirmed_withdrawn_or_too_old() {
     let sibling =
         Prompt { tokens: [&prompt.tokens[..5 * BLOCK_SIZE as usize], &[7; 12]].concat(), ..Prompt::default() };
     let keys = prompt.keys(index.variant().unwrap());
-    index.predict(DecisionId::new(1), &keys, None, now, secs(10));
+    index.predict(DecisionId::new(1), &keys, None, None, now, secs(10));
     assert_eq!(matched_at(&mut index, &prompt, now), (0, 8));
     assert_eq!(matched_at(&mut index, &sibling, now), (0, 5));
     assert_eq!(matched_at(&mut index, &Prompt { lora: Some("a"), ..prompt.clone() }, now), (0, 0));
     apply(&mut index, 0, &[prompt.store(0..6)]);
     assert_eq!(matched_at(&mut index, &prompt, now), (6, 2), "confirmed and predicted are told apart");
     assert_eq!(matched_at(&mut index, &prompt, now + secs(10)), (6, 0));
-    index.predict(DecisionId::new(2), &keys, None, now + secs(20), secs(10));
-    index.predict(DecisionId::new(3), &keys, None, now + secs(20), secs(10));
+    index.predict(DecisionId::new(2), &keys, None, None, now + secs(20), secs(10));
+    index.predict(DecisionId::new(3), &keys, None, None, now + secs(20), secs(10));
     index.withdraw(DecisionId::new(2));
     assert_eq!(matched_at(&mut index, &prompt, now + secs(21)), (6, 2), "the other request still counts");
     index.withdraw(DecisionId::new(3));
     assert_eq!(matched_at(&mut index, &prompt, now + secs(21)), (6, 0));
     assert_eq!(Arc::strong_count(keys.keys(index.variant().unwrap()).unwrap()), 1, "nothing is kept");
+}
+
+#[test]
+fn each_rank_has_what_it_holds_and_what_was_sent_to_it() {
+    let now = start();
+    let mut index = index();
+    let prompt = Prompt::new(0, 8);
+    let keys = prompt.keys(index.variant().unwrap());
+    let ranks = |index: &mut PrefixIndex, at| {
+        let mut found = vec![77];
+        index.match_ranks(&keys, None, 11, at, &mut found);
+        found
+    };
+    apply(&mut index, 1, &[prompt.store(0..3)]);
+    apply(&mut index, 10, &[prompt.store(0..6)]);
+    assert_eq!(ranks(&mut index, now), [77, 0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 6]);
+    index.predict(DecisionId::new(1), &keys, None, Some(DpRank::new(1)), now, secs(10));
+    index.predict(DecisionId::new(2), &keys, None, Some(DpRank::new(4)), now, secs(10));
+    assert_eq!(ranks(&mut index, now), [77, 0, 8, 0, 0, 8, 0, 0, 0, 0, 0, 6]);
+    assert_eq!(matched_at(&mut index, &prompt, now), (6, 2), "the worker as a whole is as good as its best rank");
+    index.believe(DpRank::new(10), false);
+    index.withdraw(DecisionId::new(1));
+    assert_eq!(ranks(&mut index, now), [77, 0, 3, 0, 0, 8, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(ranks(&mut index, now + secs(10)), [77, 0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
 }

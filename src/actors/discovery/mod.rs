@@ -8,6 +8,14 @@ use actix::prelude::{Actor, AsyncContext, Context, Recipient};
 use crate::logic::endpoint::Endpoint;
 use crate::messages::EndpointsChanged;
 
+mod admin;
+mod dns;
+mod file;
+
+pub use admin::{AdminDiscovery, AdminPorts};
+pub use dns::{DnsDiscovery, Lookup, Resolver, system_resolver};
+pub use file::{FileDiscovery, FirstLook};
+
 /// Sends the configured endpoints once.
 #[derive(Debug)]
 pub struct StaticDiscovery {
