@@ -40,8 +40,6 @@ use crate::upstream::EngineClient;
 #[cfg_attr(not(feature = "kubernetes"), path = "router/no_kubernetes.rs")]
 mod kubernetes;
 
-use kubernetes::KubernetesSource;
-
 /// How often a draining router looks whether its requests have ended.
 const DRAIN_POLL: Duration = Duration::from_millis(20);
 /// How long the registry may take to stop its workers.
@@ -165,7 +163,6 @@ impl RouterBuilder {
         self.config.check()?;
         let access = Access::open(&self.config.access)?;
         let files = WorkerFiles::read(&self.config.discovery)?;
-        let kubernetes = KubernetesSource::open(&self.config.discovery).await?;
         let telemetry = Telemetry::new();
         let variants = VariantBoard::default();
         let observers = Observers::new(self.observers);
@@ -196,10 +193,16 @@ impl RouterBuilder {
         start_discovery(&arbiter, self.config.workers.clone(), self.discovery, &registry);
         let resolver = self.resolver.unwrap_or_else(system_resolver);
         start_names(&arbiter, &self.config.discovery, resolver, seed, &registry, &telemetry);
-        start_file(&arbiter, files.listed, &registry, &telemetry);
+        if let Some(listed) = files.listed {
+            let source = FileDiscovery::new(listed, registry.clone().recipient(), telemetry.clone());
+            FileDiscovery::start_in_arbiter(&arbiter.handle(), move |_| source);
+        }
         start_load_polling(&arbiter, &self.config, &registry, &telemetry);
-        let kubernetes = kubernetes.map(|source| source.start(&registry, &telemetry, seed));
         let change_workers = start_admin(&arbiter, &self.config.discovery, files.added, &registry);
+        let kubernetes = match &self.config.kubernetes {
+            Some(settings) => Some(kubernetes::start(settings, &registry, &telemetry, seed).await?),
+            None => None,
+        };
         let ports = EdgePorts {
             selector: selector.select,
             fleet: registry.clone().recipient(),
@@ -307,13 +310,6 @@ fn start_discovery(
             start(recipient.clone());
         }
     });
-}
-
-fn start_file(arbiter: &Arbiter, listed: Option<FirstLook>, registry: &Addr<RegistryActor>, telemetry: &Telemetry) {
-    if let Some(listed) = listed {
-        let source = FileDiscovery::new(listed, registry.clone().recipient(), telemetry.clone());
-        FileDiscovery::start_in_arbiter(&arbiter.handle(), move |_| source);
-    }
 }
 
 fn start_names(

@@ -17,12 +17,13 @@ use crate::logic::recent::RecentDecisions;
 use crate::messages::Outcome;
 
 mod histogram;
-mod kubernetes;
 mod requests;
 
 pub use histogram::DurationHistogram;
-pub use kubernetes::{KubernetesLabels, KubernetesTelemetry};
 pub use requests::{RequestCounters, RequestEnd, RequestLabels};
+mod kubernetes;
+
+pub use kubernetes::{KubernetesLabels, KubernetesTelemetry};
 
 /// Labels of a decision.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -319,7 +320,6 @@ impl Telemetry {
     fn register_workers(&self, r: &mut Registry) {
         let help = "What sources of workers found, by source and result";
         r.register("discovery_updates", help, self.discovery_updates.clone());
-        self.kubernetes.register(r.sub_registry_with_prefix("kubernetes"));
         r.register("introspections", "Times an engine was asked, by result", self.introspections.clone());
         r.register("worker_ejections", "Workers ejected, by cause", self.worker_ejections.clone());
         r.register("health_probes", "Probes of health paths, by result", self.health_probes.clone());
@@ -349,5 +349,6 @@ impl Telemetry {
         r.register("chunk_gap_seconds", "Between two chunks of a stream", self.chunk_gap_seconds.clone());
         let help = "From arrival to the end";
         r.register("request_duration_seconds", help, self.request_duration_seconds.clone());
+        self.kubernetes.register(r.sub_registry_with_prefix("kubernetes"));
     }
 }

@@ -6,6 +6,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use crate::config::error::ConfigError;
+use crate::config::kubernetes::check_kubernetes;
 use crate::config::{AccessSettings, PromptSettings};
 use crate::config::{
     HealthRules, HttpSettings, IntrospectionSettings, KvSettings, LoadSettings, ProbeSettings, RouterConfig,
@@ -51,6 +52,7 @@ impl RouterConfig {
         check_upstream(&self.upstream)?;
         check_http(&self.http)?;
         check_access(&self.access)?;
+        self.kubernetes.as_ref().map_or(Ok(()), check_kubernetes)?;
         secs("drain_delay_secs", self.drain_delay, 0..=HOUR_MILLIS / 1_000)?;
         secs("drain_timeout_secs", self.drain_timeout, 0..=DAY_SECS)
     }

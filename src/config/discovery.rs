@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use crate::config::check::{DAY_SECS, secs};
 use crate::config::error::ConfigError;
-use crate::config::kubernetes::KubernetesSettings;
-use crate::config::raw::{RawDiscovery, RawKubernetes};
+use crate::config::raw::RawDiscovery;
 use crate::logic::dns_set::{DnsName, MAX_DNS_NAMES};
 
 /// The sources of workers beside [`RouterConfig::workers`](crate::config::RouterConfig::workers). A worker that several sources
@@ -24,8 +23,6 @@ pub struct DiscoverySettings {
     pub dns_names: Vec<DnsName>,
     /// Pause before a name is looked up again, give or take a tenth: 1 s to a day. Default: 30 s.
     pub dns_interval: Duration,
-    /// Where in Kubernetes to look. Default: nowhere.
-    pub kubernetes: Option<KubernetesSettings>,
 }
 
 impl Default for DiscoverySettings {
@@ -35,17 +32,15 @@ impl Default for DiscoverySettings {
             workers_file: None,
             dns_names: Vec::new(),
             dns_interval: Duration::from_secs(30),
-            kubernetes: None,
         }
     }
 }
 
 impl DiscoverySettings {
-    pub(super) fn read(raw: &RawDiscovery, kubernetes: &RawKubernetes) -> Result<Self, ConfigError> {
+    pub(super) fn read(raw: &RawDiscovery) -> Result<Self, ConfigError> {
         let mut settings = Self {
             admin_workers_file: raw.admin_workers_file.clone(),
             workers_file: raw.workers_file.clone(),
-            kubernetes: KubernetesSettings::read(kubernetes)?,
             ..Self::default()
         };
         for part in raw.dns_names.iter().flatten() {
@@ -70,20 +65,18 @@ impl DiscoverySettings {
             let value = format!("{} names", self.dns_names.len());
             return Err(ConfigError::Rule { key: "dns_names", value, rule: "must be at most 64 names" });
         }
-        secs("dns_interval_secs", self.dns_interval, 1..=DAY_SECS)?;
-        self.kubernetes.as_ref().map_or(Ok(()), KubernetesSettings::check)
+        secs("dns_interval_secs", self.dns_interval, 1..=DAY_SECS)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::DiscoverySettings;
-    use crate::config::raw::{RawDiscovery, RawKubernetes};
+    use crate::config::raw::RawDiscovery;
 
     fn read(parts: &[&str]) -> Result<DiscoverySettings, String> {
         let dns_names = Some(parts.iter().map(|part| (*part).to_owned()).collect());
-        let settings =
-            DiscoverySettings::read(&RawDiscovery { dns_names, ..RawDiscovery::default() }, &RawKubernetes::default());
+        let settings = DiscoverySettings::read(&RawDiscovery { dns_names, ..RawDiscovery::default() });
         settings.and_then(|settings| settings.check().map(|()| settings)).map_err(|error| error.to_string())
     }
 
@@ -107,9 +100,7 @@ mod tests {
     #[test]
     fn the_interval_has_a_range() {
         let raw = RawDiscovery { dns_interval_secs: Some(0), ..RawDiscovery::default() };
-        let refused = DiscoverySettings::read(&raw, &RawKubernetes::default())
-            .and_then(|settings| settings.check())
-            .expect_err("no interval");
+        let refused = DiscoverySettings::read(&raw).and_then(|settings| settings.check()).expect_err("no interval");
         assert_eq!(refused.to_string(), "dns_interval_secs = 0: must be at least 1");
     }
 }

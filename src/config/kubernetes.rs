@@ -42,52 +42,22 @@ impl Default for KubernetesSettings {
     }
 }
 
-impl KubernetesSettings {
-    /// Returns `None` where nothing was written of it.
-    pub(super) fn read(raw: &RawKubernetes) -> Result<Option<Self>, ConfigError> {
-        if *raw == RawKubernetes::default() {
-            return Ok(None);
-        }
-        let namespaces = raw.kubernetes_namespaces.as_deref().unwrap_or_default();
-        let mut settings = Self {
-            service: raw.kubernetes_service.as_deref().map(Arc::from),
-            selector: raw.kubernetes_selector.as_deref().map(Arc::from),
-            namespaces: namespaces.iter().map(|namespace| namespace.trim().into()).collect(),
-            api_url: raw.kubernetes_api_url.clone(),
-            ..Self::default()
-        };
-        set(&mut settings.port, raw.kubernetes_port.as_deref().map(port_rule).transpose()?);
-        set(&mut settings.pace.relist, raw.kubernetes_relist_secs.map(Duration::from_secs));
-        set(&mut settings.pace.poll, raw.kubernetes_poll_secs.map(Duration::from_secs));
-        set(&mut settings.max_endpoints, raw.kubernetes_max_endpoints);
-        Ok(Some(settings))
+/// Returns `None` where nothing was written of it.
+pub(super) fn settings(raw: &RawKubernetes) -> Result<Option<KubernetesSettings>, ConfigError> {
+    if *raw == RawKubernetes::default() {
+        return Ok(None);
     }
-
-    pub(super) fn check(&self) -> Result<(), ConfigError> {
-        if !cfg!(feature = "kubernetes") {
-            let rule = "this build has no Kubernetes source (feature `kubernetes`)";
-            return Err(ConfigError::Rule { key: "kubernetes_service", value: format!("{:?}", self.service), rule });
-        }
-        if self.service.is_none() && self.selector.is_none() {
-            let rule = "must be given, or kubernetes_selector: the other kubernetes settings have no effect without";
-            return Err(ConfigError::Rule { key: "kubernetes_service", value: "none".to_owned(), rule });
-        }
-        name("kubernetes_service", self.service.as_deref())?;
-        for namespace in &self.namespaces {
-            name("kubernetes_namespaces", Some(&**namespace).filter(|namespace| *namespace != "*"))?;
-        }
-        if let Some(selector) = self.selector.as_deref() {
-            let is_selector =
-                !selector.trim().is_empty() && selector.len() <= 1_024 && !selector.contains(char::is_control);
-            if !is_selector {
-                let rule = "must be a label selector such as app=engine, of at most 1024 bytes";
-                return Err(ConfigError::Rule { key: "kubernetes_selector", value: format!("{selector:?}"), rule });
-            }
-        }
-        secs("kubernetes_relist_secs", self.pace.relist, 1..=86_400)?;
-        secs("kubernetes_poll_secs", self.pace.poll, 1..=3_600)?;
-        within("kubernetes_max_endpoints", self.max_endpoints, 1..=10_000)
-    }
+    let mut settings = KubernetesSettings::default();
+    settings.service = raw.kubernetes_service.as_deref().map(Arc::from);
+    settings.selector = raw.kubernetes_selector.as_deref().map(Arc::from);
+    let namespaces = raw.kubernetes_namespaces.as_deref().unwrap_or_default();
+    settings.namespaces = namespaces.iter().map(|namespace| namespace.trim().into()).collect();
+    set(&mut settings.port, raw.kubernetes_port.as_deref().map(port_rule).transpose()?);
+    set(&mut settings.pace.relist, raw.kubernetes_relist_secs.map(Duration::from_secs));
+    set(&mut settings.pace.poll, raw.kubernetes_poll_secs.map(Duration::from_secs));
+    set(&mut settings.max_endpoints, raw.kubernetes_max_endpoints);
+    settings.api_url = raw.kubernetes_api_url.clone();
+    Ok(Some(settings))
 }
 
 /// Reads a port as people write it: a number or a name.
@@ -103,6 +73,32 @@ fn port_rule(text: &str) -> Result<PortRule, ConfigError> {
         };
     }
     if is_name(text) { Ok(PortRule::Named(text.into())) } else { Err(refused()) }
+}
+
+pub(super) fn check_kubernetes(settings: &KubernetesSettings) -> Result<(), ConfigError> {
+    if !cfg!(feature = "kubernetes") {
+        let rule = "this build has no Kubernetes source (feature `kubernetes`)";
+        return Err(ConfigError::Rule { key: "kubernetes_service", value: format!("{:?}", settings.service), rule });
+    }
+    if settings.service.is_none() && settings.selector.is_none() {
+        let rule = "must be given, or kubernetes_selector: the other kubernetes settings have no effect without";
+        return Err(ConfigError::Rule { key: "kubernetes_service", value: "none".to_owned(), rule });
+    }
+    name("kubernetes_service", settings.service.as_deref())?;
+    for namespace in &settings.namespaces {
+        name("kubernetes_namespaces", Some(&**namespace).filter(|namespace| *namespace != "*"))?;
+    }
+    if let Some(selector) = settings.selector.as_deref() {
+        let is_selector =
+            !selector.trim().is_empty() && selector.len() <= 1_024 && !selector.contains(char::is_control);
+        if !is_selector {
+            let rule = "must be a label selector such as app=engine, of at most 1024 bytes";
+            return Err(ConfigError::Rule { key: "kubernetes_selector", value: format!("{selector:?}"), rule });
+        }
+    }
+    secs("kubernetes_relist_secs", settings.pace.relist, 1..=86_400)?;
+    secs("kubernetes_poll_secs", settings.pace.poll, 1..=3_600)?;
+    within("kubernetes_max_endpoints", settings.max_endpoints, 1..=10_000)
 }
 
 fn name(key: &'static str, name: Option<&str>) -> Result<(), ConfigError> {

@@ -81,6 +81,8 @@ pub struct RouterConfig {
     pub workers: Vec<Endpoint>,
     /// Where further workers come from.
     pub discovery: DiscoverySettings,
+    /// Where in Kubernetes to find further workers. Default: nowhere.
+    pub kubernetes: Option<KubernetesSettings>,
     /// Who picks the worker of a request. Default: [`PolicyKind::CacheAwareZmq`].
     pub policy: PolicyKind,
     /// Who picks the prefill worker of a request that two workers share. Default: that of `policy`.
@@ -132,6 +134,7 @@ impl Default for RouterConfig {
         Self {
             workers: Vec::new(),
             discovery: DiscoverySettings::default(),
+            kubernetes: None,
             policy: PolicyKind::default(),
             prefill_policy: None,
             decode_policy: None,

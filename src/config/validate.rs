@@ -9,7 +9,7 @@ use crate::config::{AccessSettings, DiscoverySettings, LoadPollingMode, LoadPoll
 use crate::config::{ChatStyle, ModelTokenizer, PromptSettings};
 use crate::config::{
     HealthRules, HttpSettings, IntrospectionSettings, KvSettings, LoadSettings, LogFormat, PolicyKind, ProbeSettings,
-    RouterConfig, ServerConfig, UpstreamSettings, workers,
+    RouterConfig, ServerConfig, UpstreamSettings, kubernetes, workers,
 };
 use crate::logic::admission::Caps;
 use crate::logic::policy::CacheAwareSettings;
@@ -50,7 +50,8 @@ impl RawConfig {
                 self.workers.worker.as_deref().unwrap_or_default(),
                 environment,
             )?,
-            discovery: DiscoverySettings::read(&self.discovery, &self.kubernetes)?,
+            discovery: DiscoverySettings::read(&self.discovery)?,
+            kubernetes: kubernetes::settings(&self.kubernetes)?,
             cache_aware: self.cache_aware(),
             health: self.health(),
             probes: self.probes(),

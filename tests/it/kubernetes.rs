@@ -25,14 +25,14 @@ pub(crate) fn by_pods(api: &KubeApi) -> RouterConfig {
     // Nothing but the watch brings news while a test runs.
     settings.pace.relist = Duration::from_secs(3_600);
     let mut config = fast_config(&[]);
-    config.discovery.kubernetes = Some(settings);
+    config.kubernetes = Some(settings);
     config
 }
 
 /// Endpoints of the service `engines` in the namespace `llm`.
 pub(crate) fn by_service(api: &KubeApi) -> RouterConfig {
     let mut config = by_pods(api);
-    let settings = config.discovery.kubernetes.as_mut().unwrap();
+    let settings = config.kubernetes.as_mut().unwrap();
     (settings.selector, settings.service) = (None, Some("engines".into()));
     config
 }
@@ -236,7 +236,7 @@ async fn with_a_service_and_a_selector_a_restart_in_place_is_seen_and_pods_outsi
     api.put("pods", pod("member", member.port()));
     api.put("pods", pod("outsider", outsider.port()));
     let mut config = by_service(&api);
-    config.discovery.kubernetes.as_mut().unwrap().selector = Some("app=engine".into());
+    config.kubernetes.as_mut().unwrap().selector = Some("app=engine".into());
     let router = start(config).await;
     router.wait_until_serving(1).await;
     let before = router.worker(&member.url()).await.expect("a worker");

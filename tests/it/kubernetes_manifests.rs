@@ -77,7 +77,7 @@ fn every_variable_and_flag_for_the_router_is_a_setting_with_a_value_that_it_take
         file.push('\n');
     }
     let (router, server) = RawConfig::from_toml(&file).unwrap().validate(|_| None).expect("a configuration");
-    assert!(router.discovery.kubernetes.is_some() && server.port == 30_000);
+    assert!(router.kubernetes.is_some() && server.port == 30_000);
     let flags = router_container()["args"].as_array().expect("arguments").clone();
     for flag in flags.iter().filter_map(Value::as_str).filter_map(|argument| argument.strip_prefix("--")) {
         let key = flag.split('=').next().unwrap_or_default().replace('-', "_");

@@ -19,7 +19,7 @@ async fn who_may_list_but_not_watch_is_served_by_polling() {
     let [first, second] = [engine("first").await, engine("second").await];
     api.put("pods", pod("first", first.port()));
     let mut config = by_pods(&api);
-    config.discovery.kubernetes.as_mut().unwrap().pace.poll = Duration::from_secs(1);
+    config.kubernetes.as_mut().unwrap().pace.poll = Duration::from_secs(1);
     let router = start(config).await;
     router.wait_until_serving(1).await;
     router.wait_until_metric_is(&missing("watch", "llm"), 1.0).await;
@@ -61,7 +61,7 @@ async fn of_two_namespaces_the_one_that_is_not_forbidden_is_served() {
     let engine = engine("allowed").await;
     api.put("pods", pod("allowed", engine.port()));
     let mut config = by_pods(&api);
-    config.discovery.kubernetes.as_mut().unwrap().namespaces = vec!["llm".into(), "other".into()];
+    config.kubernetes.as_mut().unwrap().namespaces = vec!["llm".into(), "other".into()];
     let router = start(config).await;
     router.wait_until_serving(1).await;
     router.wait_until_metric_is(&missing("list", "other"), 1.0).await;
@@ -78,7 +78,7 @@ async fn all_namespaces_are_asked_for_at_once() {
     let engine = engine("somewhere").await;
     api.put("pods", pod("somewhere", engine.port()));
     let mut config = by_pods(&api);
-    config.discovery.kubernetes.as_mut().unwrap().namespaces = vec!["*".into()];
+    config.kubernetes.as_mut().unwrap().namespaces = vec!["*".into()];
     let router = start(config).await;
     router.wait_until_serving(1).await;
     assert!(api.requests("list").iter().all(|list| list.namespace.is_empty()));
@@ -90,13 +90,13 @@ async fn all_namespaces_are_asked_for_at_once() {
 async fn settings_that_cannot_work_are_refused_at_start() {
     let api = KubeApi::start().await;
     let mut nothing = by_pods(&api);
-    nothing.discovery.kubernetes.as_mut().unwrap().selector = None;
+    nothing.kubernetes.as_mut().unwrap().selector = None;
     let mut nowhere = by_pods(&api);
-    nowhere.discovery.kubernetes.as_mut().unwrap().api_url = Some("not an address".to_owned());
+    nowhere.kubernetes.as_mut().unwrap().api_url = Some("not an address".to_owned());
     for (config, expected) in [(nothing, "kubernetes_service = none"), (nowhere, "the Kubernetes source cannot start")]
     {
         let error = Router::builder().config(config).start().await.expect_err("this must be refused");
         assert!(error.to_string().contains(expected), "{error}");
     }
-    assert!(fast_config(&[]).discovery.kubernetes.is_none(), "nothing of this without a setting");
+    assert!(fast_config(&[]).kubernetes.is_none(), "nothing of this without a setting");
 }

@@ -22,7 +22,7 @@ async fn a_watch_that_stays_open_and_says_nothing_is_made_up_for_by_the_periodic
     let [gone, newcomer] = [engine("gone").await, engine("newcomer").await];
     api.put("pods", pod("gone", gone.port()));
     let mut config = by_pods(&api);
-    config.discovery.kubernetes.as_mut().unwrap().pace.relist = Duration::from_secs(2);
+    config.kubernetes.as_mut().unwrap().pace.relist = Duration::from_secs(2);
     let router = start(config).await;
     router.wait_until_serving(1).await;
     wait_for_watches(&api, 1).await;
@@ -142,7 +142,7 @@ async fn no_more_workers_than_the_limit_are_started_and_the_rest_is_shown() {
         api.put("pods", pod(&format!("p{number}"), number));
     }
     let mut config = by_pods(&api);
-    config.discovery.kubernetes.as_mut().unwrap().max_endpoints = 2;
+    config.kubernetes.as_mut().unwrap().max_endpoints = 2;
     let router = start(config).await;
     router.wait_for_metric("fathom_kubernetes_unused_pods{kind=\"over_limit\"}", 1.0).await;
     assert_eq!(router.members().await.len(), 2);

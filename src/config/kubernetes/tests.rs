@@ -6,7 +6,7 @@ use crate::logic::kubernetes::PortRule;
 fn settings(text: &str) -> Result<Option<KubernetesSettings>, String> {
     let raw = RawConfig::from_toml(text).map_err(|error| error.to_string())?;
     let (router, _) = raw.validate(|_| None).map_err(|error| error.to_string())?;
-    Ok(router.discovery.kubernetes)
+    Ok(router.kubernetes)
 }
 
 fn given(text: &str) -> KubernetesSettings {
@@ -59,5 +59,7 @@ fn what_cannot_work_is_refused_with_key_and_value() {
         pace: crate::logic::kubernetes::Pace { relist: Duration::from_millis(1), poll: Duration::from_secs(1) },
         ..KubernetesSettings::default()
     };
-    assert!(by_embedder.check().expect_err("too often").to_string().starts_with("kubernetes_relist_secs = 0.001"));
+    let mut config = crate::config::RouterConfig::default();
+    config.kubernetes = Some(by_embedder);
+    assert!(config.check().expect_err("too often").to_string().starts_with("kubernetes_relist_secs = 0.001"));
 }
