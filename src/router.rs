@@ -176,16 +176,15 @@ impl RouterBuilder {
         let policy_name = Arc::new(Mutex::new("custom_selector"));
         let mut settings_port = None;
         let own_policy = self.policy.clone();
-        let selector = match self.selector {
-            Some(ports) => ports,
-            None => {
-                let settings = selector_settings(&self.config, own_policy.as_ref(), seed);
-                wants_prompts.store(settings.wants_prompts(), Ordering::Relaxed);
-                *policy_name.lock().unwrap_or_else(PoisonError::into_inner) = settings.policy.name();
-                let selector = start_selector(&arbiter, settings, &registry, &observers, &telemetry);
-                settings_port = Some(selector.clone().recipient());
-                SelectorPorts::new(selector.clone().recipient()).with_workers(selector.recipient())
-            }
+        let selector = if let Some(ports) = self.selector {
+            ports
+        } else {
+            let settings = selector_settings(&self.config, own_policy.as_ref(), seed);
+            wants_prompts.store(settings.wants_prompts(), Ordering::Relaxed);
+            *policy_name.lock().unwrap_or_else(PoisonError::into_inner) = settings.policy.name();
+            let selector = start_selector(&arbiter, settings, &registry, &observers, &telemetry);
+            settings_port = Some(selector.clone().recipient());
+            SelectorPorts::new(selector.clone().recipient()).with_workers(selector.recipient())
         };
         if let Some(workers_changed) = selector.workers_changed {
             registry.send(SetSelector(workers_changed)).await.map_err(|_| StartError::Actor("registry"))?;
@@ -193,12 +192,8 @@ impl RouterBuilder {
         start_discovery(&arbiter, self.config.workers.clone(), self.discovery, &registry);
         let resolver = self.resolver.unwrap_or_else(system_resolver);
         start_names(&arbiter, &self.config.discovery, resolver, seed, &registry, &telemetry);
-        if let Some(listed) = files.listed {
-            let source = FileDiscovery::new(listed, registry.clone().recipient(), telemetry.clone());
-            FileDiscovery::start_in_arbiter(&arbiter.handle(), move |_| source);
-        }
         start_load_polling(&arbiter, &self.config, &registry, &telemetry);
-        let change_workers = start_admin(&arbiter, &self.config.discovery, files.added, &registry);
+        let change_workers = start_files(&arbiter, &self.config.discovery, files, &registry, &telemetry);
         let kubernetes = match &self.config.kubernetes {
             Some(settings) => Some(kubernetes::start(settings, &registry, &telemetry, seed).await?),
             None => None,
@@ -339,18 +334,24 @@ fn start_load_polling(arbiter: &Arbiter, config: &RouterConfig, registry: &Addr<
     });
 }
 
-fn start_admin(
+/// The sources that are kept in files: what is listed there, and what the operator adds.
+fn start_files(
     arbiter: &Arbiter,
     settings: &DiscoverySettings,
-    added: Vec<AdminWorker>,
+    files: WorkerFiles,
     registry: &Addr<RegistryActor>,
+    telemetry: &Telemetry,
 ) -> Recipient<ChangeWorkers> {
+    if let Some(listed) = files.listed {
+        let source = FileDiscovery::new(listed, registry.clone().recipient(), telemetry.clone());
+        FileDiscovery::start_in_arbiter(&arbiter.handle(), move |_| source);
+    }
     let registry = AdminPorts {
         endpoints: registry.clone().recipient(),
         hold: registry.clone().recipient(),
         fleet: registry.clone().recipient(),
     };
-    let source = AdminDiscovery::new(added, settings.admin_workers_file.clone(), registry);
+    let source = AdminDiscovery::new(files.added, settings.admin_workers_file.clone(), registry);
     AdminDiscovery::start_in_arbiter(&arbiter.handle(), move |_| source).recipient()
 }
 

@@ -47,16 +47,18 @@ pub(super) fn settings(raw: &RawKubernetes) -> Result<Option<KubernetesSettings>
     if *raw == RawKubernetes::default() {
         return Ok(None);
     }
-    let mut settings = KubernetesSettings::default();
-    settings.service = raw.kubernetes_service.as_deref().map(Arc::from);
-    settings.selector = raw.kubernetes_selector.as_deref().map(Arc::from);
     let namespaces = raw.kubernetes_namespaces.as_deref().unwrap_or_default();
-    settings.namespaces = namespaces.iter().map(|namespace| namespace.trim().into()).collect();
+    let mut settings = KubernetesSettings {
+        service: raw.kubernetes_service.as_deref().map(Arc::from),
+        selector: raw.kubernetes_selector.as_deref().map(Arc::from),
+        namespaces: namespaces.iter().map(|namespace| namespace.trim().into()).collect(),
+        api_url: raw.kubernetes_api_url.clone(),
+        ..KubernetesSettings::default()
+    };
     set(&mut settings.port, raw.kubernetes_port.as_deref().map(port_rule).transpose()?);
     set(&mut settings.pace.relist, raw.kubernetes_relist_secs.map(Duration::from_secs));
     set(&mut settings.pace.poll, raw.kubernetes_poll_secs.map(Duration::from_secs));
     set(&mut settings.max_endpoints, raw.kubernetes_max_endpoints);
-    settings.api_url = raw.kubernetes_api_url.clone();
     Ok(Some(settings))
 }
 
