@@ -8,7 +8,7 @@ use fathom_router::config::{
     CommandLine, ConfigError, LogFormat, RawConfig, RouterConfig, ServerConfig, process_environment,
 };
 use fathom_router::error::StartError;
-use fathom_router::process::{End, Reloader, changes_of, serve, signals};
+use fathom_router::process::{End, Reloader, changes_of, fit_descriptors, serve, signals};
 use fathom_router::router::Router;
 use fathom_router::server::{listen, listen_metrics};
 use tracing_subscriber::layer::SubscriberExt;
@@ -18,9 +18,6 @@ use tracing_subscriber::{EnvFilter, Registry, reload};
 mod cli;
 
 use cli::Arguments;
-
-/// Each feed of each rank is a socket with three descriptors, and each open request has two.
-const WANTED_DESCRIPTORS: u64 = 65_536;
 
 type LogFilter = reload::Handle<EnvFilter, Registry>;
 
@@ -63,8 +60,8 @@ fn configuration(command_line: &CommandLine) -> Result<(RawConfig, (RouterConfig
 }
 
 async fn run(start: Start) -> Result<End, StartError> {
-    let Start { command_line, raw, router: config, server, log_filter } = start;
-    raise_descriptor_limit();
+    let Start { command_line, raw, router: mut config, mut server, log_filter } = start;
+    fit_descriptors(&mut config, &mut server);
     for worker in &config.workers {
         tracing::info!(url = %worker.url, "worker configured");
     }
@@ -111,18 +108,6 @@ fn start_logging(server: &ServerConfig) -> Result<LogFilter, Box<dyn std::error:
         LogFormat::Json => registry.with(lines.json()).try_init()?,
     }
     Ok(handle)
-}
-
-/// Raises the soft limit as far as the hard one allows. What that does not cover degrades: feeds that cannot be opened are tried
-/// again, and their workers are priced by in-flight.
-fn raise_descriptor_limit() {
-    match rlimit::increase_nofile_limit(WANTED_DESCRIPTORS) {
-        Ok(limit) if limit < WANTED_DESCRIPTORS => {
-            tracing::warn!(limit, wanted = WANTED_DESCRIPTORS, "few file descriptors: each load feed takes three");
-        }
-        Ok(_) => {}
-        Err(error) => tracing::warn!(%error, "the limit of file descriptors cannot be raised"),
-    }
 }
 
 #[expect(clippy::print_stderr, reason = "logging may not have started, and whoever started the process reads this")]

@@ -22,8 +22,10 @@ use crate::error::StartError;
 use crate::router::RouterHandle;
 use crate::server::Listener;
 
+mod descriptors;
 mod reload;
 
+pub use descriptors::fit_descriptors;
 pub use reload::{ReloadError, Reloader, changes_of};
 
 /// What a process may be told while it serves.

@@ -225,7 +225,7 @@ impl Telemetry {
             (&self.requests, &Outcome::ALL.map(Outcome::name)),
             (&self.no_worker, &NoWorker::ALL.map(NoWorker::name)),
             (&self.fallback_causes, &["stale", "incomplete", "unreported"]),
-            (&self.retries, &["unreachable", "ended_early", "server_error", "overloaded", "pair"]),
+            (&self.retries, &["unreachable", "no_connection", "ended_early", "server_error", "overloaded", "pair"]),
             (&self.queue_refusals, &["queue_full", "waited_too_long"]),
             (&self.kv_replays, &["repaired", "unrepaired"]),
             (&self.worker_ejections, &["unreachable", "failure_rate", "probes", "trial_failed"]),

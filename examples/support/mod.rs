@@ -16,6 +16,7 @@ use bytes::Bytes;
 use fathom_router::messages::{DecisionRecord, RouterEvent};
 use http_body_util::{BodyExt, Full};
 use hyper::Request;
+use hyper::body::Incoming;
 use hyper_util::client::legacy::Client as HyperClient;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
@@ -66,7 +67,22 @@ impl Client {
     }
 
     pub(crate) async fn get(&self, url: &str) -> Result<Answer, Failure> {
-        self.send(Request::get(url).body(Full::default())?).await
+        self.send("GET", url, "").await
+    }
+
+    /// Returns the body of an answer that must have this status.
+    pub(crate) async fn expect(&self, status: u16, method: &str, url: &str, body: &str) -> Result<Bytes, Failure> {
+        let answer = self.send(method, url, body).await?;
+        if answer.status == status {
+            return Ok(answer.body);
+        }
+        let text = String::from_utf8_lossy(&answer.body);
+        Err(format!("{method} {url}: {} in place of {status}: {text}", answer.status).into())
+    }
+
+    /// Begins to read an answer that has no end.
+    pub(crate) async fn open(&self, url: &str) -> Result<Incoming, Failure> {
+        Ok(self.http.request(Request::get(url).body(Full::default())?).await?.into_body())
     }
 
     /// Sends a chat request for `max_tokens` tokens.
@@ -83,13 +99,13 @@ impl Client {
             "max_tokens": max_tokens,
             "stream": stream,
         });
-        let request = Request::post(format!("{base_url}/v1/chat/completions"))
-            .header("content-type", "application/json")
-            .body(Full::from(body.to_string()))?;
-        self.send(request).await
+        self.send("POST", &format!("{base_url}/v1/chat/completions"), &body.to_string()).await
     }
 
-    async fn send(&self, request: Request<Full<Bytes>>) -> Result<Answer, Failure> {
+    /// Sends a request; a body is JSON.
+    pub(crate) async fn send(&self, method: &str, url: &str, body: &str) -> Result<Answer, Failure> {
+        let request = Request::builder().method(method).uri(url).header("content-type", "application/json");
+        let request = request.body(Full::from(body.to_owned()))?;
         let response = self.http.request(request).await?;
         let status = response.status().as_u16();
         let header = |(name, value): (&hyper::header::HeaderName, &hyper::header::HeaderValue)| {

@@ -117,7 +117,9 @@ impl Engine<'_> {
 
 fn failure_of(error: &UpstreamError) -> Failure {
     match error {
-        UpstreamError::Connect(_) | UpstreamError::Request(_) | UpstreamError::Timeout(_) => Failure::Unreachable,
+        UpstreamError::Connect(_) | UpstreamError::Local(_) | UpstreamError::Request(_) | UpstreamError::Timeout(_) => {
+            Failure::Unreachable
+        }
         UpstreamError::Body(_) => Failure::BrokenBody,
         UpstreamError::Invalid(_) => Failure::Refused,
         UpstreamError::Status(status) => match status.as_u16() {

@@ -140,6 +140,7 @@ fn failure(error: &UpstreamError) -> Polled {
             _ => Polled::Failed,
         },
         UpstreamError::Connect(_)
+        | UpstreamError::Local(_)
         | UpstreamError::Request(_)
         | UpstreamError::Timeout(_)
         | UpstreamError::Body(_)

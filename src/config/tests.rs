@@ -3,7 +3,9 @@ use std::time::Duration;
 use clap::builder::Resettable;
 use clap::{Command, CommandFactory, FromArgMatches};
 
-use crate::config::{CommandLine, LogFormat, PolicyKind, RawConfig, RouterConfig, ServerConfig, SettingDoc};
+use crate::config::{
+    CommandLine, KubernetesSettings, LogFormat, PolicyKind, RawConfig, RouterConfig, ServerConfig, SettingDoc,
+};
 use crate::logic::policy::CacheAwareSettings;
 use crate::logic::price::BasisRule;
 
@@ -85,12 +87,21 @@ fn the_defaults_in_the_help_are_the_defaults() {
     for setting in RawConfig::reference() {
         match setting.default.as_str() {
             "" => panic!("the help of {} does not tell its default", setting.key),
-            "none" | "drawn at start" | "one per CPU" | "that of policy" => {}
+            "none"
+            | "drawn at start"
+            | "one per CPU"
+            | "that of policy"
+            | "the router's own"
+            | "the only one"
+            | "as kubectl or a pod finds it" => {}
             value => arguments.push(format!("--{}={value}", setting.key.replace('_', "-"))),
         }
     }
+    // The other settings of Kubernetes are refused without it.
+    arguments.push("--kubernetes-service=engines".to_owned());
     let raw = flags(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
-    assert_eq!(router(raw.clone()), RouterConfig::default());
+    let kubernetes = KubernetesSettings { service: Some("engines".into()), ..KubernetesSettings::default() };
+    assert_eq!(router(raw.clone()), RouterConfig { kubernetes: Some(kubernetes), ..RouterConfig::default() });
     assert_eq!(server(raw), ServerConfig::default());
 }
 

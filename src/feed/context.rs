@@ -11,6 +11,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// room up to 1,023 is for those.
 const MAX_SOCKETS_PER_CONTEXT: usize = 400;
 
+/// A socket to the engine, beside the waking end of each ZMQ socket.
+const CONNECTIONS_PER_LEASE: usize = 1;
+
+/// Where the process runs out of descriptors, libzmq ends it in places; so it is kept from there.
+static MAX_DESCRIPTORS: AtomicUsize = AtomicUsize::new(usize::MAX);
+static NUM_DESCRIPTORS: AtomicUsize = AtomicUsize::new(0);
+
+/// Limits the descriptors of all sockets to engines' feeds in this process. Those that are open stay.
+pub(crate) fn limit_descriptors(max: usize) {
+    MAX_DESCRIPTORS.store(max, Ordering::Relaxed);
+}
+
 static CONTEXTS: Mutex<Vec<Arc<PooledContext>>> = Mutex::new(Vec::new());
 
 #[derive(Default)]
@@ -27,8 +39,16 @@ pub(super) struct ContextLease {
 
 impl ContextLease {
     /// Takes places for so many sockets in a context that has room, or in a new context.
-    pub(super) fn take(num_sockets: usize) -> Self {
+    ///
+    /// # Errors
+    /// Where their descriptors would be too many.
+    pub(super) fn take(num_sockets: usize) -> zmq::Result<Self> {
         let mut contexts = CONTEXTS.lock().unwrap_or_else(PoisonError::into_inner);
+        let num_descriptors = NUM_DESCRIPTORS.load(Ordering::Relaxed) + num_sockets + CONNECTIONS_PER_LEASE;
+        if num_descriptors > MAX_DESCRIPTORS.load(Ordering::Relaxed) {
+            return Err(zmq::Error::EMFILE);
+        }
+        NUM_DESCRIPTORS.store(num_descriptors, Ordering::Relaxed);
         let has_room = |pooled: &&Arc<PooledContext>| {
             pooled.num_sockets.load(Ordering::Relaxed) + num_sockets <= MAX_SOCKETS_PER_CONTEXT
         };
@@ -43,7 +63,7 @@ impl ContextLease {
         };
         // Under the lock, so that two threads cannot both take the last place.
         pooled.num_sockets.fetch_add(num_sockets, Ordering::Relaxed);
-        Self { pooled, num_sockets }
+        Ok(Self { pooled, num_sockets })
     }
 
     /// Opens one of the sockets that the lease is for.
@@ -54,7 +74,9 @@ impl ContextLease {
 
 impl Drop for ContextLease {
     fn drop(&mut self) {
+        let _contexts = CONTEXTS.lock().unwrap_or_else(PoisonError::into_inner);
         self.pooled.num_sockets.fetch_sub(self.num_sockets, Ordering::Relaxed);
+        NUM_DESCRIPTORS.fetch_sub(self.num_sockets + CONNECTIONS_PER_LEASE, Ordering::Relaxed);
     }
 }
 
@@ -64,7 +86,9 @@ mod tests {
 
     #[test]
     fn more_sockets_than_one_context_allows_can_be_leased() {
-        let leases: Vec<ContextLease> = (0..2 * MAX_SOCKETS_PER_CONTEXT).map(|_| ContextLease::take(1)).collect();
+        let leases: Vec<ContextLease> =
+            (0..2 * MAX_SOCKETS_PER_CONTEXT).filter_map(|_| ContextLease::take(1).ok()).collect();
+        assert_eq!(leases.len(), 2 * MAX_SOCKETS_PER_CONTEXT);
         let contexts =
             leases.iter().map(|lease| std::sync::Arc::as_ptr(&lease.pooled)).collect::<std::collections::BTreeSet<_>>();
         assert!(contexts.len() >= 2, "{} contexts", contexts.len());

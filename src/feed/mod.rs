@@ -6,5 +6,6 @@ mod replay;
 mod socket;
 mod subscription;
 
+pub(crate) use context::limit_descriptors;
 pub(crate) use replay::{ReplaySpec, replay};
 pub(crate) use subscription::{FeedEvent, Frame, Payload, SubscribeError, SubscriptionSpec, subscribe};

@@ -45,7 +45,7 @@ pub(crate) fn replay(spec: ReplaySpec) -> impl Stream<Item = Result<FeedEvent, S
 }
 
 async fn ask(spec: &ReplaySpec, endpoint: &str) -> tmq::Result<OpenSocket> {
-    let lease = ContextLease::take(1);
+    let lease = ContextLease::take(1)?;
     let socket = lease.socket(zmq::DEALER)?;
     // Answers wait here while the actor is busy; what does not fit is dropped by the peer without a word.
     set_options(&socket, i32::try_from(spec.max_replies).unwrap_or(i32::MAX), spec.max_message_bytes)?;

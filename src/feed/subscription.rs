@@ -140,11 +140,12 @@ pub(super) fn items(socket: OpenSocket) -> impl Stream<Item = Result<FeedEvent, 
 
 fn open(spec: &SubscriptionSpec, address: SocketAddr) -> Result<OpenSocket, SubscribeError> {
     let endpoint = format!("tcp://{address}");
-    let lease = ContextLease::take(if spec.tells_connection { 1 + MONITOR_SOCKETS } else { 1 });
-    match connect(&lease, spec, &endpoint) {
-        Ok(events) => Ok(OpenSocket { events, _lease: lease }),
-        Err(source) => Err(SubscribeError::Open { endpoint, source }),
-    }
+    let num_sockets = if spec.tells_connection { 1 + MONITOR_SOCKETS } else { 1 };
+    let connected = ContextLease::take(num_sockets).map_err(tmq::TmqError::from).and_then(|lease| {
+        let events = connect(&lease, spec, &endpoint)?;
+        Ok(OpenSocket { events, _lease: lease })
+    });
+    connected.map_err(|source| SubscribeError::Open { endpoint, source })
 }
 
 fn connect(lease: &ContextLease, spec: &SubscriptionSpec, endpoint: &str) -> tmq::Result<EventStream> {

@@ -206,7 +206,7 @@ fn judged(mut answer: Answer, worker: WorkerId) -> Attempt {
 fn outcome_of(error: &UpstreamError) -> Outcome {
     match error {
         UpstreamError::Timeout(_) => Outcome::TimedOut,
-        UpstreamError::Invalid(_) => Outcome::NotSent,
+        UpstreamError::Invalid(_) | UpstreamError::Local(_) => Outcome::NotSent,
         UpstreamError::Body(_) => Outcome::BrokeOff,
         _ => Outcome::Unreachable,
     }
@@ -217,6 +217,7 @@ fn cause_of(error: &UpstreamError) -> Cause {
     match error {
         UpstreamError::Timeout(_) => Cause::Final(RouteError::UpstreamTimeout),
         UpstreamError::Invalid(_) => Cause::Final(RouteError::InvalidPath),
+        UpstreamError::Local(_) => Cause::Final(RouteError::Overloaded),
         UpstreamError::Connect(_) => Cause::Passing,
         _ => Cause::EarlyEnd,
     }

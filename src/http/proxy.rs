@@ -127,12 +127,20 @@ pub(super) async fn route(
 struct Attempts {
     failed: Vec<WorkerId>,
     num_early_ends: u32,
+    /// This machine had none left at some attempt.
+    lacks_connections: bool,
     has_selected_again: bool,
     /// The last answer that was not passed on because another worker might give a better one.
     held: Option<Answer>,
 }
 
 impl Attempts {
+    /// What the client gets where nobody is left.
+    fn end(&mut self) -> Result<Answer, RouteError> {
+        let error = if self.lacks_connections { RouteError::Overloaded } else { RouteError::AllWorkersFailed };
+        self.held.take().ok_or(error)
+    }
+
     fn may_select_again(&self, error: RouteError) -> bool {
         error == RouteError::AllWorkersFailed && !self.has_selected_again && self.num_early_ends < 2
     }
@@ -180,7 +188,11 @@ async fn attempt_all(
         };
         tracing::debug!(decision = %id, worker = %worker.id, %error, "attempt failed before an answer");
         attempts.failed.push(worker.id);
-        let cause = if matches!(error, UpstreamError::Connect(_)) { "unreachable" } else { "ended_early" };
+        let cause = match error {
+            UpstreamError::Connect(_) => "unreachable",
+            UpstreamError::Local(_) => "no_connection",
+            _ => "ended_early",
+        };
         match error {
             UpstreamError::Timeout(_) => {
                 reservation.finish(Outcome::TimedOut);
@@ -190,19 +202,24 @@ async fn attempt_all(
                 reservation.finish(Outcome::NotSent);
                 return Err(RouteError::InvalidPath);
             }
+            UpstreamError::Local(_) => {
+                // Not the worker's doing. Local ports are counted per engine, so the next one may still be reached.
+                reservation.finish(Outcome::NotSent);
+                attempts.lacks_connections = true;
+            }
             UpstreamError::Connect(_) => reservation.finish(Outcome::Unreachable),
             UpstreamError::Request(_) | UpstreamError::Body(_) | UpstreamError::Status(_) => {
                 reservation.finish(Outcome::Unreachable);
                 attempts.num_early_ends += 1;
                 if attempts.num_early_ends > 1 {
-                    return attempts.held.take().ok_or(RouteError::AllWorkersFailed);
+                    return attempts.end();
                 }
             }
         }
         next = next_of(edge, id, &prompt, &mut fallbacks, cause);
     }
     // What an engine said of itself is worth more than that the others could not be reached.
-    attempts.held.take().ok_or(RouteError::AllWorkersFailed)
+    attempts.end()
 }
 
 pub(super) fn may_retry(edge: &Edge) -> bool {

@@ -6,6 +6,7 @@ pub mod admin_set;
 pub mod admission;
 pub mod block_hash;
 pub mod decide;
+pub mod descriptors;
 pub mod dns_set;
 pub mod endpoint;
 pub mod flight;

@@ -44,6 +44,9 @@ pub(crate) enum UpstreamError {
     /// No connection could be made; nothing was sent.
     #[error("cannot connect")]
     Connect(#[source] ClientError),
+    /// This machine has no descriptor or port left for a connection; nothing was sent, and nothing is said of the engine.
+    #[error("no descriptor or local port is left for a connection")]
+    Local(#[source] ClientError),
     /// The connection ended before an answer began.
     #[error("the connection ended before an answer")]
     Request(#[source] ClientError),
@@ -65,15 +68,29 @@ impl UpstreamError {
     /// Tells whether the connection was turned down, or cannot be made at all; not whether it only took too long.
     pub(crate) fn is_refusal(&self) -> bool {
         let Self::Connect(error) = self else { return false };
-        let mut cause: Option<&dyn std::error::Error> = Some(error);
-        while let Some(error) = cause {
-            if let Some(io) = error.downcast_ref::<std::io::Error>() {
-                return io.kind() != std::io::ErrorKind::TimedOut;
-            }
-            cause = error.source();
-        }
-        true
+        io_cause(error).is_none_or(|error| error.kind() != std::io::ErrorKind::TimedOut)
     }
+}
+
+fn io_cause(error: &ClientError) -> Option<&std::io::Error> {
+    let mut cause: Option<&dyn std::error::Error> = Some(error);
+    while let Some(error) = cause {
+        if let Some(error) = error.downcast_ref() {
+            return Some(error);
+        }
+        cause = error.source();
+    }
+    None
+}
+
+/// Tells whether a connection could not be made for want of something on this machine.
+fn is_local(error: &ClientError) -> bool {
+    /// The numbers of Linux and the BSDs: ENFILE, EMFILE.
+    const OUT_OF_DESCRIPTORS: [i32; 2] = [23, 24];
+    io_cause(error).is_some_and(|error| {
+        let is_out = error.raw_os_error().is_some_and(|code| OUT_OF_DESCRIPTORS.contains(&code));
+        is_out || error.kind() == std::io::ErrorKind::AddrNotAvailable
+    })
 }
 
 impl EngineClient {
@@ -100,7 +117,7 @@ impl EngineClient {
     /// connection, which is how an engine learns that nobody waits any more.
     ///
     /// # Errors
-    /// [`UpstreamError::Connect`] where nothing was sent; [`UpstreamError::Request`] and [`UpstreamError::Timeout`] where the
+    /// [`UpstreamError::Connect`] and [`UpstreamError::Local`] where nothing was sent; [`UpstreamError::Request`] and [`UpstreamError::Timeout`] where the
     /// engine may have begun to work.
     pub(crate) async fn send(
         &self,
@@ -114,6 +131,7 @@ impl EngineClient {
         match tokio::time::timeout(self.response_header_timeout, client.request(request)).await {
             Err(_) => Err(UpstreamError::Timeout(self.response_header_timeout)),
             Ok(Ok(response)) => Ok(response),
+            Ok(Err(error)) if error.is_connect() && is_local(&error) => Err(UpstreamError::Local(error)),
             Ok(Err(error)) if error.is_connect() => Err(UpstreamError::Connect(error)),
             Ok(Err(error)) => Err(UpstreamError::Request(error)),
         }

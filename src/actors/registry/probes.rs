@@ -75,7 +75,7 @@ async fn probe(client: &EngineClient, endpoint: &Endpoint, path: &str, timeout: 
         Ok(_) => ProbeResult::Healthy,
         Err(UpstreamError::Status(status)) => ProbeResult::of_status(status.as_u16()),
         Err(error) if error.is_refusal() => ProbeResult::Refused,
-        Err(UpstreamError::Timeout(_) | UpstreamError::Connect(_)) => ProbeResult::Slow,
+        Err(UpstreamError::Timeout(_) | UpstreamError::Connect(_) | UpstreamError::Local(_)) => ProbeResult::Slow,
         Err(UpstreamError::Request(_) | UpstreamError::Body(_) | UpstreamError::Invalid(_)) => ProbeResult::Failed,
     }
 }

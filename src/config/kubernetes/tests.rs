@@ -59,7 +59,7 @@ fn what_cannot_work_is_refused_with_key_and_value() {
         pace: crate::logic::kubernetes::Pace { relist: Duration::from_millis(1), poll: Duration::from_secs(1) },
         ..KubernetesSettings::default()
     };
-    let mut config = crate::config::RouterConfig::default();
-    config.kubernetes = Some(by_embedder);
+    let config =
+        crate::config::RouterConfig { kubernetes: Some(by_embedder), ..crate::config::RouterConfig::default() };
     assert!(config.check().expect_err("too often").to_string().starts_with("kubernetes_relist_secs = 0.001"));
 }
