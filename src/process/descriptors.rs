@@ -11,7 +11,7 @@ const WANTED: u64 = 1 << 19;
 /// line in the log for each.
 pub fn fit_descriptors(router: &mut RouterConfig, server: &mut ServerConfig) {
     match rlimit::increase_nofile_limit(WANTED) {
-        Ok(limit) => fit(DescriptorPlan::of(limit), limit, router, server),
+        Ok(limit) => fit(DescriptorPlan::of(limit, server.http_threads as u64), limit, router, server),
         Err(error) => tracing::warn!(%error, "the limit of file descriptors cannot be read or raised"),
     }
 }

@@ -6,7 +6,7 @@ use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use crate::support::{Client, RawClient, RawEngine, TemporaryFile, engine, eventually, post};
 
 /// A running binary, which ends with the test, however that ends.
-struct Running {
+pub(crate) struct Running {
     child: Child,
     log: Option<BufReader<ChildStderr>>,
     address: String,
@@ -15,13 +15,27 @@ struct Running {
 impl Running {
     /// Starts the binary and waits until it listens.
     fn start(arguments: &[&str]) -> Self {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_fathom"));
+        let mut running = Self::spawn(Command::new(env!("CARGO_BIN_EXE_fathom")), arguments);
+        running.address = running.logged("address");
+        running
+    }
+
+    /// Starts the binary with so many file descriptors at the most, and waits until it has logged this field, and listens.
+    pub(crate) fn start_with_descriptors(limit: u32, arguments: &[&str], field: &str) -> Self {
+        let mut command = Command::new("sh");
+        let limited = format!("ulimit -n {limit}; exec \"$0\" \"$@\"");
+        command.args(["-c", &limited, env!("CARGO_BIN_EXE_fathom")]);
+        let mut running = Self::spawn(command, arguments);
+        running.logged(field);
+        running.address = running.logged("address");
+        running
+    }
+
+    fn spawn(mut command: Command, arguments: &[&str]) -> Self {
         command.args(["--port", "0", "--log-format", "json"]).args(arguments).stderr(Stdio::piped());
         let mut child = command.spawn().expect("the binary starts");
         let log = child.stderr.take().map(BufReader::new);
-        let mut running = Self { child, log, address: String::new() };
-        running.address = running.logged("address");
-        running
+        Self { child, log, address: String::new() }
     }
 
     /// Reads the log up to a line with that field, and returns the field.
@@ -45,7 +59,7 @@ impl Running {
         }
     }
 
-    fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
@@ -63,7 +77,7 @@ impl Running {
         .await
     }
 
-    async fn wait_until_ready(&self) {
+    pub(crate) async fn wait_until_ready(&self) {
         eventually("it is ready", || async {
             (Client::new().get(&format!("{}/readyz", self.url())).await.status == 200).then_some(())
         })
@@ -134,6 +148,8 @@ async fn a_changed_file_is_obeyed_or_refused_whole_with_a_reason() {
     file.write(&(both + "log_level = 'debug'\n"));
     // Without a signal too, it is noticed by itself.
     assert_eq!(running.logged("changed"), "worker_urls,log_level");
+    // A pipe that nobody reads fills up with lines of that level, and the process waits for room.
+    drop(running.log.take());
     let (client, url) = (Client::new(), format!("{}/workers", running.url()));
     eventually("both workers serve", || async {
         let fleet = client.get(&url).await.json();

@@ -12,6 +12,7 @@ mod binary;
 mod churn;
 mod cli;
 mod dashboard;
+mod descriptors;
 mod disconnect;
 mod discovery;
 mod discovery_feeds;
