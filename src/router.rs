@@ -450,6 +450,11 @@ impl RouterHandle {
         self.config.drain_delay
     }
 
+    /// Returns how many requests may be open, as it was set at start.
+    pub(crate) fn max_concurrent_requests(&self) -> usize {
+        self.config.http.max_concurrent_requests
+    }
+
     /// Returns how many requests are open.
     pub fn num_open_requests(&self) -> usize {
         self.ports.gate.num_open()

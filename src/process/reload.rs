@@ -83,7 +83,9 @@ impl Reloader {
         if !fixed.is_empty() {
             return Err(ReloadError::NeedsRestart(fixed));
         }
-        let (router, server) = read.clone().validate(process_environment)?;
+        let (mut router, server) = read.clone().validate(process_environment)?;
+        // It did not change, but may have been lowered to the file descriptors at start.
+        router.http.max_concurrent_requests = self.router.max_concurrent_requests();
         if changed.contains(&"log_level") {
             (self.set_log_level)(&server.log_level)
                 .map_err(|reason| ReloadError::LogLevel { level: server.log_level, reason })?;

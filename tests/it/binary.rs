@@ -136,7 +136,9 @@ async fn a_signal_to_stop_ends_it_with_code_0_once_streams_are_over_and_a_second
 async fn a_changed_file_is_obeyed_or_refused_whole_with_a_reason() {
     let (first, second) = (engine("first").await, engine("second").await);
     let file = TemporaryFile::new("reload.toml", &format!("worker_urls = ['{}']\n", first.url()));
-    let mut running = Running::start(&["--config", file.path().to_str().expect("a path in ASCII")]);
+    let arguments = ["--config", file.path().to_str().expect("a path in ASCII")];
+    // What was lowered at start is no change.
+    let mut running = Running::start_with_descriptors(256, &arguments, "max_concurrent_requests");
     running.wait_until_ready().await;
     let both = format!("worker_urls = ['{}', '{}']\n", first.url(), second.url());
     file.write(&(both.clone() + "policy = 'fastest'\n"));
