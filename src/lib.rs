@@ -60,6 +60,10 @@
 //! | a worker | [`RouterBuilder::worker_factory`](router::RouterBuilder::worker_factory) | |
 //! | an observer | an actor for [`messages::RouterEvent`] | `custom_discovery`, `quickstart` |
 //!
+//! # Run
+//! The [`manual`] has the policies, what happens where the picture fails, what to look at when something seems wrong, and what the
+//! flags of sglang-router become.
+//!
 //! # Where to find what
 //! | question | place |
 //! |---|---|
@@ -86,6 +90,7 @@ pub mod error;
 mod feed;
 mod http;
 pub mod logic;
+pub mod manual;
 pub mod messages;
 pub mod process;
 pub mod prompt;
