@@ -57,7 +57,7 @@ mod tests {
     fn keys_in(text: &str) -> impl Iterator<Item = &str> {
         let code = text.split('`').skip(1).step_by(2);
         code.filter(|word| {
-            word.contains(|letter: char| letter == '_' || letter == '.')
+            word.contains(['_', '.'])
                 && !word.starts_with("fathom_")
                 && word.bytes().any(|byte| byte.is_ascii_lowercase())
                 && word.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_.".contains(&byte))
