@@ -14,6 +14,7 @@ use crate::error::RouteError;
 use crate::http::record::Record;
 use crate::messages::{Outcome, Reservation};
 use crate::telemetry::RequestEnd;
+use crate::wire::openai::is_last_event;
 use crate::wire::usage::UsageTail;
 
 /// Room set aside for a body by what its head announces; the rest grows with what really comes.
@@ -108,7 +109,17 @@ pub(super) struct ForwardedBody {
     idle: IdleWatch,
     /// The end of the answer, where the engine says how much of the prompt was cached; only of requests whose prompt is known.
     usage: Option<UsageTail>,
+    /// The event that ends a stream was passed on. Many clients leave then, without reading the end of the transfer.
+    has_said_all: bool,
     record: Record,
+}
+
+impl Drop for ForwardedBody {
+    fn drop(&mut self) {
+        if self.has_said_all && !self.has_ended() {
+            self.complete();
+        }
+    }
 }
 
 impl ForwardedBody {
@@ -127,7 +138,7 @@ impl ForwardedBody {
             reservation.presume(if is_answer { Outcome::ClientGone } else { completed_as });
         }
         let usage = reads_usage.then(UsageTail::default);
-        let mut body = Self { engine, reservation, completed_as, idle, usage, record };
+        let mut body = Self { engine, reservation, completed_as, idle, usage, has_said_all: false, record };
         if body.engine.is_end_stream() {
             // An empty body is never polled.
             body.complete();
@@ -201,6 +212,7 @@ impl MessageBody for ForwardedBody {
                         if let Some(usage) = &mut self.usage {
                             usage.push(&data);
                         }
+                        self.has_said_all = is_last_event(&data);
                         if self.engine.is_end_stream() {
                             // A body of known length is not polled again after its last byte.
                             self.complete();

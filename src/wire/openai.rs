@@ -101,6 +101,12 @@ pub fn render_models<'a>(workers: impl Iterator<Item = &'a [Arc<str>]>) -> Model
     ModelList { json: format!(r#"{{"object":"list","data":[{}]}}"#, objects.join(",")), conflicts }
 }
 
+/// Tells whether a part of an event stream ends with the event that ends the stream, as OpenAI and the engines write it. One that is
+/// split over two parts is not seen.
+pub fn is_last_event(part: &[u8]) -> bool {
+    part.ends_with(b"data: [DONE]\n\n") || part.ends_with(b"data: [DONE]\r\n\r\n")
+}
+
 /// Returns the body of an error in the form that OpenAI's clients read.
 pub fn error_body(message: &str, kind: &str, code: &str) -> String {
     let [message, kind, code] = [message, kind, code].map(Value::from);

@@ -168,3 +168,22 @@ async fn clients_that_leave_at_any_stage_are_counted_as_such_and_never_blame_the
     assert_eq!(client.answer().await.first_line(), "HTTP/1.1 200 OK", "the next request is served");
     router.stop().await;
 }
+
+/// As guidellm 0.8.1 does.
+#[actix::test]
+async fn a_client_that_leaves_with_the_last_event_and_before_the_end_of_the_transfer_had_its_answer() {
+    let (mut engine, router) = one_engine().await;
+    let mut client = RawClient::connect(&router.url).await;
+    client.write(post(PATH, r#"{"stream":true}"#)).await;
+    let mut request = engine.next_request().await;
+    request.start_stream().await;
+    request.write_chunk("data: 1\n\n").await;
+    request.write_chunk("data: [DONE]\n\n").await;
+    client.read_through("data: [DONE]\n\n").await;
+    client.leave();
+    request.peer_is_gone().await;
+    router.wait_until_ended(Outcome::Completed, 1).await;
+    assert_eq!(router.num_ended(Outcome::ClientGone), 0);
+    router.wait_until_metric_is("fathom_client_requests_total{source=\"worker\",outcome=\"answered\"}", 1.0).await;
+    router.stop().await;
+}

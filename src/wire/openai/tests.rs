@@ -5,7 +5,8 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::{
-    MAX_MODELS_PER_WORKER, ModelList, ModelsError, RequestPeek, decode_models, error_body, peek_request, render_models,
+    MAX_MODELS_PER_WORKER, ModelList, ModelsError, RequestPeek, decode_models, error_body, is_last_event, peek_request,
+    render_models,
 };
 use crate::wire::json::NotAnObject;
 
@@ -146,4 +147,14 @@ fn no_bytes_make_the_decoders_panic() {
             assert!(serde_json::from_str::<Value>(&list.json).is_ok(), "{}", list.json);
         }
     });
+}
+
+#[test]
+fn the_last_event_of_a_stream_is_known_however_its_lines_end_and_no_other_is() {
+    for part in ["data: [DONE]\n\n", "data: 1\n\ndata: [DONE]\n\n", "data: [DONE]\r\n\r\n"] {
+        assert!(is_last_event(part.as_bytes()), "{part:?}");
+    }
+    for part in ["", "data: [DONE]", "data: [DONE]\n\n:", "data: \"[DONE]\"\n\n", "[DONE]\n\n"] {
+        assert!(!is_last_event(part.as_bytes()), "{part:?}");
+    }
 }
