@@ -97,29 +97,30 @@ pub(super) async fn route(
     let mut decision = select(edge, &request, record).await?;
     let labels = (decision.id, decision.reason, decision.basis);
     let mut attempts = Attempts::default();
-    loop {
+    let answer = loop {
         if decision.prefill.is_some() {
             return pairs::route(edge, request, decision, outgoing, record).await;
         }
         match attempt_all(edge, decision, &outgoing, &mut attempts, record).await {
-            Ok(answer) => {
-                let now = clock::now();
-                let waited = now.saturating_duration_since(outgoing.arrived_at);
-                edge.ports.telemetry.first_byte_seconds.observe(waited);
-                let reads_usage = request.prompt.is_some();
-                let sent = Sent { method: &outgoing.method, reads_usage, answered_at: now };
-                return Ok(respond(edge, answer, labels, sent, record.take()).map_into_boxed_body());
-            }
+            Ok(answer) => break answer,
             Err(error) if attempts.may_select_again(error) => {
                 // The view may have been older than the fleet: one more decision, without those that failed.
                 attempts.has_selected_again = true;
                 request.excluded.clone_from(&attempts.failed);
                 edge.ports.telemetry.second_decisions.inc();
-                decision = select(edge, &request, record).await?;
+                decision = match select(edge, &request, record).await {
+                    Ok(decision) => decision,
+                    Err(error) => break attempts.held.take().ok_or(error)?,
+                };
             }
-            Err(error) => return Err(error),
+            Err(error) => break attempts.held.take().ok_or(error)?,
         }
-    }
+    };
+    let now = clock::now();
+    let waited = now.saturating_duration_since(outgoing.arrived_at);
+    edge.ports.telemetry.first_byte_seconds.observe(waited);
+    let sent = Sent { method: &outgoing.method, reads_usage: request.prompt.is_some(), answered_at: now };
+    Ok(respond(edge, answer, labels, sent, record.take()).map_into_boxed_body())
 }
 
 /// What was tried for one request.
@@ -135,10 +136,9 @@ struct Attempts {
 }
 
 impl Attempts {
-    /// What the client gets where nobody is left.
-    fn end(&mut self) -> Result<Answer, RouteError> {
-        let error = if self.lacks_connections { RouteError::Overloaded } else { RouteError::AllWorkersFailed };
-        self.held.take().ok_or(error)
+    /// What the client gets where nobody is left, unless an engine has said something.
+    fn error(&self) -> RouteError {
+        if self.lacks_connections { RouteError::Overloaded } else { RouteError::AllWorkersFailed }
     }
 
     fn may_select_again(&self, error: RouteError) -> bool {
@@ -154,7 +154,8 @@ pub(super) async fn select(edge: &Edge, request: &RequestFacts, record: &mut Rec
     Ok(decision)
 }
 
-/// Tries the decision's worker and then its fallbacks.
+/// Tries the decision's worker and then its fallbacks. After an error, what an engine said of itself is worth more than that the
+/// others could not be reached.
 async fn attempt_all(
     edge: &Edge,
     decision: Decision,
@@ -172,7 +173,8 @@ async fn attempt_all(
         let error = match send_at_rank(edge, &worker, rank, outgoing).await {
             Ok(response) => {
                 let mut answer = Answer::new(response, reservation, worker);
-                if answer.outcome == Outcome::Completed || fallbacks.len() == 0 || !may_retry(edge) {
+                let may_go_on = fallbacks.len() > 0 || !attempts.has_selected_again;
+                if answer.outcome == Outcome::Completed || !may_go_on || !may_retry(edge) {
                     return Ok(answer);
                 }
                 if let Some(reservation) = answer.reservation.take() {
@@ -212,14 +214,13 @@ async fn attempt_all(
                 reservation.finish(Outcome::Unreachable);
                 attempts.num_early_ends += 1;
                 if attempts.num_early_ends > 1 {
-                    return attempts.end();
+                    return Err(attempts.error());
                 }
             }
         }
         next = next_of(edge, id, &prompt, &mut fallbacks, cause);
     }
-    // What an engine said of itself is worth more than that the others could not be reached.
-    attempts.end()
+    Err(attempts.error())
 }
 
 pub(super) fn may_retry(edge: &Edge) -> bool {

@@ -62,7 +62,7 @@ pub struct Choice {
     pub slot: usize,
     /// The rank that the policy named, where it did.
     pub rank: Option<DpRank>,
-    /// Slots to try next, best first.
+    /// Slots to try next, best first. None where workers have limits.
     pub fallbacks: Vec<usize>,
     /// Why, from the policy's closed set.
     pub reason: &'static str,
@@ -169,15 +169,17 @@ pub fn decide(
         now: round.now,
     };
     let mut rng = Rng::from_seed(rules.seed);
+    // A fallback is sent to without a look at its load of that moment. Where that is limited, only a further decision may send.
+    let max_fallbacks = if rules.caps == Caps::default() { MAX_FALLBACKS } else { 0 };
     if let Some(slot) = trial(request, round, rules, &view) {
-        let fallbacks = fallbacks(&view, None, &mut rng);
+        let fallbacks = fallbacks(&view, None, max_fallbacks, &mut rng);
         return Ok(Choice { slot, rank: None, fallbacks, reason: "trial", basis, load: 0.0 });
     }
     let pick = checked(rules.policy.pick(request, &view, &mut rng), &view, &mut rng);
     Ok(Choice {
         slot: view.candidates[pick.candidate].slot,
         rank: pick.rank,
-        fallbacks: fallbacks(&view, Some(pick.candidate), &mut rng),
+        fallbacks: fallbacks(&view, Some(pick.candidate), max_fallbacks, &mut rng),
         reason: pick.reason,
         basis,
         load: view.load_of(pick.candidate),
@@ -297,8 +299,11 @@ fn checked(pick: Pick, view: &View<'_>, rng: &mut Rng) -> Pick {
 }
 
 /// The least loaded of the others, in order. One pass from a random start, so that equals are not taken by position.
-fn fallbacks(view: &View<'_>, picked: Option<usize>, rng: &mut Rng) -> Vec<usize> {
-    let wanted = MAX_FALLBACKS.min(view.len() - usize::from(picked.is_some()));
+fn fallbacks(view: &View<'_>, picked: Option<usize>, max: usize, rng: &mut Rng) -> Vec<usize> {
+    let wanted = max.min(view.len() - usize::from(picked.is_some()));
+    if wanted == 0 {
+        return Vec::new();
+    }
     let mut best: Vec<usize> = Vec::with_capacity(wanted + 1);
     let start = rng.below(view.len());
     for candidate in (start..view.len()).chain(0..start).filter(|candidate| Some(*candidate) != picked) {

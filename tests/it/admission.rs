@@ -3,9 +3,11 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use fathom_router::config::PolicyKind;
 use fathom_router::logic::decide::NoWorker;
 use fathom_router::logic::request::RequestFacts;
 use fathom_router::messages::{Decision, SelectWorker};
+use fathom_router::sim::{ResponseMode, SimEngine};
 
 use crate::support::{Client, RunningRouter, chat_body, engine, eventually, fast_config};
 
@@ -98,5 +100,35 @@ async fn a_request_that_waited_long_enough_is_refused() {
     assert!(matches!(decide(&router).await, Err(NoWorker::Full)));
     assert_eq!(router.handle.telemetry().queued_requests.get(), 0);
     drop(held);
+    router.stop().await;
+}
+
+#[actix::test]
+async fn a_retry_goes_to_a_worker_with_room_and_to_no_other() {
+    let broken = engine("broken").await;
+    broken.set_response_mode(ResponseMode::Status(500, "its own words".to_owned()));
+    let (first, second) = (engine("first").await, engine("second").await);
+    let mut config = fast_config(&[broken.url(), first.url(), second.url()]);
+    config.caps.max_in_flight = Some(1);
+    config.health.failure_ratio = 0.0;
+    config.policy = PolicyKind::RoundRobin;
+    let router = RunningRouter::with(config).await;
+    let url = format!("{}/v1/chat/completions", router.url);
+    let client = Client::new();
+    let place_at = async |wanted: &SimEngine| loop {
+        let decision = decide(&router).await.expect("a place");
+        if decision.worker.url.as_str() == wanted.url() {
+            break decision;
+        }
+    };
+    let held = place_at(&first).await;
+    for _ in 0..8 {
+        assert_eq!(client.post(&url, chat_body(1, false)).await.header("x-sim-engine"), "second");
+    }
+    let also_held = place_at(&second).await;
+    let answer = client.post(&url, chat_body(1, false)).await;
+    assert_eq!((answer.status, &*answer.body), (500, &b"its own words"[..]), "both others are full");
+    assert!(broken.stats().num_requests("/v1/chat/completions") > 1, "it was tried first now and then");
+    drop((held, also_held));
     router.stop().await;
 }
