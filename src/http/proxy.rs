@@ -163,7 +163,8 @@ async fn attempt_all(
     attempts: &mut Attempts,
     record: &mut Record,
 ) -> Result<Answer, RouteError> {
-    let Decision { id, worker, rank, reservation, fallbacks, prompt, .. } = decision;
+    let Decision { id, worker, rank, reservation, fallbacks, prompt, retries_by_decision, .. } = decision;
+    let may_select_again = retries_by_decision && !attempts.has_selected_again;
     let mut next = Some((worker, reservation, rank));
     let mut fallbacks = fallbacks.into_iter();
     while let Some((worker, mut reservation, rank)) = next.take() {
@@ -173,7 +174,7 @@ async fn attempt_all(
         let error = match send_at_rank(edge, &worker, rank, outgoing).await {
             Ok(response) => {
                 let mut answer = Answer::new(response, reservation, worker);
-                let may_go_on = fallbacks.len() > 0 || !attempts.has_selected_again;
+                let may_go_on = fallbacks.len() > 0 || may_select_again;
                 if answer.outcome == Outcome::Completed || !may_go_on || !may_retry(edge) {
                     return Ok(answer);
                 }

@@ -239,6 +239,9 @@ pub struct Decision {
     pub reservation: Reservation,
     /// Workers to try next if it fails before its first byte, best first. A place is reserved when one is tried.
     pub fallbacks: Vec<Arc<WorkerPorts>>,
+    /// Whether an answer that another worker might better calls for one more decision where there are no fallbacks: a fallback is sent to
+    /// without a look at its load, and must not be where that is limited.
+    pub retries_by_decision: bool,
     /// Why.
     pub reason: &'static str,
     /// What the loads were made of.
@@ -320,6 +323,7 @@ impl Decision {
             prefill: None,
             queued_for: Duration::ZERO,
             matched_tokens: None,
+            retries_by_decision: false,
         }
     }
 
@@ -334,6 +338,13 @@ impl Decision {
     #[must_use]
     pub fn with_fallbacks(mut self, fallbacks: Vec<Arc<WorkerPorts>>) -> Self {
         self.fallbacks = fallbacks;
+        self
+    }
+
+    /// Says whether a retry takes one more decision.
+    #[must_use]
+    pub fn with_retries_by_decision(mut self, retries_by_decision: bool) -> Self {
+        self.retries_by_decision = retries_by_decision;
         self
     }
 
