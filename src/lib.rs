@@ -61,8 +61,10 @@
 //! | an observer | an actor for [`messages::RouterEvent`] | `custom_discovery`, `quickstart` |
 //!
 //! # Run
-//! The [`manual`] has the policies, what happens where the picture fails, what to look at when something seems wrong, and what the
-//! flags of sglang-router become.
+//! The [`manual`] tells more of each: the [life of a request](manual::life_of_a_request), the [policies](manual::policies), what
+//! happens where the picture fails ([degradations](manual::degradations)), how to [extend](manual::extending) and to
+//! [operate](manual::operating) the router, and what the flags of sglang-router become
+//! ([migrating](manual::migrating_from_sglang_router)).
 //!
 //! # Where to find what
 //! | question | place |
