@@ -184,9 +184,7 @@ impl SelectorActor {
             if waiting.reply.as_ref().is_none_or(OneshotSender::is_closed) {
                 continue;
             }
-            let decision = self
-                .decide(&waiting.request, &open, place, &mut buffers, now)
-                .inspect_err(|cause| Telemetry::count(&self.telemetry.no_worker, cause.name()));
+            let decision = self.decide(&waiting.request, &open, place, &mut buffers, now);
             self.answer(waiting, decision, now);
         }
         let expired = self.parked.expired(now);

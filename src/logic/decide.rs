@@ -104,8 +104,16 @@ pub enum NoWorker {
 
 impl NoWorker {
     /// Every cause, for counters that show zeros too.
-    pub const ALL: [Self; 6] =
-        [Self::EmptyFleet, Self::NoneServing, Self::UnknownModel, Self::Full, Self::AllFailed, Self::NoAnswer];
+    pub const ALL: [Self; 8] = [
+        Self::EmptyFleet,
+        Self::NoneServing,
+        Self::UnknownModel,
+        Self::Full,
+        Self::AllFailed,
+        Self::NoPrefill,
+        Self::NoDecode,
+        Self::NoAnswer,
+    ];
 
     /// Returns the name used in metrics.
     pub fn name(self) -> &'static str {
@@ -216,6 +224,10 @@ fn collect_candidates(
         if !candidates.is_empty() {
             keep_owners(request, round, candidates);
             return Ok(());
+        }
+        if is_full && !must_have_room {
+            // Somebody serves and will have room: who is out is not to be loaded with what the others cannot take.
+            break;
         }
     }
     Err(if is_full { NoWorker::Full } else { nobody(request, round, rules.part) })

@@ -48,6 +48,7 @@ async fn a_client_that_finds_every_worker_full_is_told_to_come_again() {
     let refused = client.post(&url, chat_body(1, false)).await;
     assert_eq!((refused.status, refused.header("x-fathom-error-code")), (503, "workers_full"));
     assert_eq!(refused.header("retry-after"), "1");
+    assert_eq!(router.metric("fathom_no_worker_total{kind=\"full\"}").await, Some(1.0), "each request is counted once");
     drop(held);
     router.wait_until_idle().await;
     assert_eq!(client.post(&url, chat_body(1, false)).await.status, 200);

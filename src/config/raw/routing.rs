@@ -72,7 +72,7 @@ pub struct RawRouting {
     #[arg(long, env = "FATHOM_MAX_IN_FLIGHT_PER_WORKER", value_name = "REQUESTS", help_heading = ADMISSION)]
     pub max_in_flight_per_worker: Option<u32>,
 
-    /// Requests in an engine's queues as it reports them, running ones included, beyond which its worker takes no more, 1 to
+    /// Requests in an engine's queues as it reports them, running ones included, from which on its worker takes no more, 1 to
     /// 1000000. Default: none.
     #[arg(long, env = "FATHOM_MAX_DEPTH_PER_WORKER", value_name = "REQUESTS", help_heading = ADMISSION)]
     pub max_depth_per_worker: Option<u64>,
@@ -82,7 +82,7 @@ pub struct RawRouting {
     #[arg(long, env = "FATHOM_MAX_KV_USED", value_name = "PART", allow_negative_numbers = true, help_heading = ADMISSION)]
     pub max_kv_used: Option<f64>,
 
-    /// Prompt tokens waiting to be computed, as an engine reports them, beyond which its worker takes no more, at least 1.
+    /// Prompt tokens waiting to be computed, as an engine reports them, from which on its worker takes no more, at least 1.
     /// Default: none.
     #[arg(long, env = "FATHOM_MAX_PENDING_TOKENS", value_name = "TOKENS", help_heading = ADMISSION)]
     pub max_pending_tokens: Option<u64>,

@@ -349,3 +349,29 @@ fn a_fleet_entirely_without_reports_still_decides() {
         assert!(sent.iter().all(|count| *count == share), "{sentence}: {sent:?}");
     }
 }
+
+#[test]
+fn a_worker_that_is_out_takes_nothing_while_one_serves_however_full_that_is() {
+    for state in [WorkerState::Ejected, WorkerState::Probation] {
+        let mut fleet = Fleet::of([worker(1).in_flight(3), worker(2).state(state)]);
+        fleet.caps.max_in_flight = Some(3);
+        assert_eq!(fleet.decide(1).map(|choice| choice.slot), Err(NoWorker::Full), "{state:?}");
+        let fleet = fleet.excluded(&[1]);
+        assert_eq!(
+            fleet.decide(1).map(|choice| choice.slot),
+            Ok(1),
+            "{state:?}: where the other has failed it is a last resort"
+        );
+    }
+}
+
+#[test]
+fn every_cause_is_listed_once() {
+    let mut names: Vec<&str> = NoWorker::ALL.map(NoWorker::name).into();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), NoWorker::ALL.len());
+    for cause in [NoWorker::NoPrefill, NoWorker::NoDecode] {
+        assert!(NoWorker::ALL.contains(&cause), "{}", cause.name());
+    }
+}
