@@ -18,7 +18,7 @@ use crate::config::{
     ConfigError, DiscoverySettings, LoadPollingMode, PolicyKind, RouterConfig, process_environment, read_admin_workers,
 };
 use crate::error::{ReconfigureError, StartError};
-use crate::http::{Access, EdgePorts, Gate, add_metrics_routes, add_routes};
+use crate::http::{Access, EdgePorts, Gate, Tracer, add_metrics_routes, add_routes};
 use crate::logic::admin_set::AdminWorker;
 use crate::logic::dns_set::DnsName;
 use crate::logic::endpoint::Endpoint;
@@ -30,8 +30,8 @@ use crate::logic::rng::Rng;
 use crate::logic::rooms::OpenRooms;
 use crate::logic::variant_board::VariantBoard;
 use crate::messages::{
-    ChangeWorkers, EndpointsChanged, FleetMember, RouterEvent, SelectWorker, ShowFleet, Shutdown, WorkerPorts,
-    WorkersChanged,
+    ChangeWorkers, EndpointsChanged, FleetMember, FlushSpans, RouterEvent, SelectWorker, ShowFleet, Shutdown,
+    SpanEnded, WorkerPorts,
 };
 use crate::prompt::Prompts;
 use crate::telemetry::Telemetry;
@@ -39,37 +39,24 @@ use crate::upstream::EngineClient;
 
 #[cfg_attr(not(feature = "kubernetes"), path = "router/no_kubernetes.rs")]
 mod kubernetes;
+#[cfg_attr(not(feature = "otel"), path = "router/no_otel.rs")]
+mod otel;
+mod ports;
+
+pub use ports::SelectorPorts;
+use ports::SpanPorts;
 
 /// How often a draining router looks whether its requests have ended.
 const DRAIN_POLL: Duration = Duration::from_millis(20);
 /// How long the registry may take to stop its workers.
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long the spans that are left may take to reach their collector.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long an engine may take to tell its load, at most; a late answer would be too old to be used.
 const MAX_POLL_TIMEOUT: Duration = Duration::from_secs(10);
 
 type DiscoveryStart = Box<dyn FnOnce(Recipient<EndpointsChanged>) + Send>;
-
-/// The doors of a selector of your own.
-#[derive(Debug, Clone)]
-pub struct SelectorPorts {
-    select: Recipient<SelectWorker>,
-    workers_changed: Option<Recipient<WorkersChanged>>,
-}
-
-impl SelectorPorts {
-    /// Returns the ports of a selector that is told nothing of the fleet.
-    pub fn new(select: Recipient<SelectWorker>) -> Self {
-        Self { select, workers_changed: None }
-    }
-
-    /// Adds where to tell which workers there are.
-    #[must_use]
-    pub fn with_workers(mut self, workers_changed: Recipient<WorkersChanged>) -> Self {
-        self.workers_changed = Some(workers_changed);
-        self
-    }
-}
 
 /// Entry point: [`Router::builder`].
 #[derive(Debug)]
@@ -198,7 +185,11 @@ impl RouterBuilder {
             Some(settings) => Some(kubernetes::start(settings, &registry, &telemetry, seed).await?),
             None => None,
         };
+        let spans =
+            self.config.otlp_endpoint.as_deref().map(|endpoint| otel::start(endpoint, &telemetry)).transpose()?;
+        let tracer = |spans: &SpanPorts| Tracer::new(spans.ended.clone(), Rng::from_seed(clock::start_seed()));
         let ports = EdgePorts {
+            tracer: spans.as_ref().map(tracer),
             selector: selector.select,
             fleet: registry.clone().recipient(),
             change_workers,
@@ -217,8 +208,10 @@ impl RouterBuilder {
             board: Arc::default(),
         };
         let reload = Reload { selector: settings_port, own_policy, seed };
-        let arbiters = std::iter::once(arbiter.handle()).chain(kubernetes).collect();
-        Ok(RouterHandle { config: Arc::new(self.config), ports, registry, reload, arbiters })
+        let flush = spans.as_ref().map(|spans| spans.flush.clone());
+        let others = kubernetes.into_iter().chain(spans.map(|spans| spans.arbiter));
+        let arbiters = std::iter::once(arbiter.handle()).chain(others).collect();
+        Ok(RouterHandle { config: Arc::new(self.config), ports, registry, reload, flush, arbiters })
     }
 }
 
@@ -362,7 +355,8 @@ pub struct RouterHandle {
     ports: EdgePorts,
     registry: Addr<RegistryActor>,
     reload: Reload,
-    /// The router's own, and that of a source that must not delay it.
+    flush: Option<Recipient<FlushSpans>>,
+    /// The router's own, and those of what must not delay it.
     arbiters: Arc<[ArbiterHandle]>,
 }
 
@@ -490,6 +484,11 @@ impl RouterHandle {
         self.drained().await;
         if tokio::time::timeout(STOP_TIMEOUT, self.registry.send(Shutdown)).await.is_err() {
             tracing::warn!("the registry did not stop in time");
+        }
+        if let Some(flush) = &self.flush
+            && tokio::time::timeout(FLUSH_TIMEOUT, flush.send(FlushSpans)).await.is_err()
+        {
+            tracing::warn!("the last spans were not taken in time");
         }
         for arbiter in self.arbiters.iter() {
             arbiter.stop();

@@ -1,0 +1,17 @@
+//! How the export of spans is started.
+
+use actix::prelude::{Actor, Arbiter};
+
+use crate::actors::SpanExport;
+use crate::config::otlp::traces_url;
+use crate::error::StartError;
+use crate::router::ports::SpanPorts;
+use crate::telemetry::Telemetry;
+
+/// Starts the export on a thread of its own: encoding a batch must not delay decisions.
+pub(super) fn start(endpoint: &str, telemetry: &Telemetry) -> Result<SpanPorts, StartError> {
+    let (traces_url, telemetry) = (traces_url(endpoint)?, telemetry.clone());
+    let arbiter = Arbiter::new();
+    let export = SpanExport::start_in_arbiter(&arbiter.handle(), move |_| SpanExport::new(traces_url, telemetry));
+    Ok(SpanPorts { ended: export.clone().recipient(), flush: export.recipient(), arbiter: arbiter.handle() })
+}
