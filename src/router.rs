@@ -31,7 +31,7 @@ use crate::logic::rooms::OpenRooms;
 use crate::logic::variant_board::VariantBoard;
 use crate::messages::{
     ChangeWorkers, EndpointsChanged, FleetMember, FlushSpans, RouterEvent, SelectWorker, ShowFleet, Shutdown,
-    SpanEnded, WorkerPorts,
+    WorkerPorts,
 };
 use crate::prompt::Prompts;
 use crate::telemetry::Telemetry;
