@@ -18,7 +18,7 @@ use crate::config::{
     ConfigError, DiscoverySettings, LoadPollingMode, PolicyKind, RouterConfig, process_environment, read_admin_workers,
 };
 use crate::error::{ReconfigureError, StartError};
-use crate::http::{Access, EdgePorts, Gate, Tracer, add_metrics_routes, add_routes};
+use crate::http::{Access, EdgePorts, Gate, add_metrics_routes, add_routes};
 use crate::logic::admin_set::AdminWorker;
 use crate::logic::dns_set::DnsName;
 use crate::logic::endpoint::Endpoint;
@@ -30,8 +30,7 @@ use crate::logic::rng::Rng;
 use crate::logic::rooms::OpenRooms;
 use crate::logic::variant_board::VariantBoard;
 use crate::messages::{
-    ChangeWorkers, EndpointsChanged, FleetMember, FlushSpans, RouterEvent, SelectWorker, ShowFleet, Shutdown,
-    WorkerPorts,
+    ChangeWorkers, EndpointsChanged, FleetMember, RouterEvent, SelectWorker, ShowFleet, Shutdown, WorkerPorts,
 };
 use crate::prompt::Prompts;
 use crate::telemetry::Telemetry;
@@ -50,8 +49,6 @@ use ports::SpanPorts;
 const DRAIN_POLL: Duration = Duration::from_millis(20);
 /// How long the registry may take to stop its workers.
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long the spans that are left may take to reach their collector.
-const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long an engine may take to tell its load, at most; a late answer would be too old to be used.
 const MAX_POLL_TIMEOUT: Duration = Duration::from_secs(10);
@@ -154,8 +151,7 @@ impl RouterBuilder {
         let variants = VariantBoard::default();
         let observers = Observers::new(self.observers);
         let seed = self.config.seed.unwrap_or_else(clock::start_seed);
-        let (policy, num_workers) = (self.config.policy.name(), self.config.workers.len());
-        tracing::info!(seed, policy, num_workers, "router starts");
+        note_start(&self.config, seed);
         let arbiter = Arbiter::new();
         let registry = start_registry(&arbiter, &self.config, self.worker_factory, &observers, &telemetry, &variants);
         // A selector of the embedder's own may look at everything.
@@ -177,19 +173,16 @@ impl RouterBuilder {
             registry.send(SetSelector(workers_changed)).await.map_err(|_| StartError::Actor("registry"))?;
         }
         start_discovery(&arbiter, self.config.workers.clone(), self.discovery, &registry);
-        let resolver = self.resolver.unwrap_or_else(system_resolver);
-        start_names(&arbiter, &self.config.discovery, resolver, seed, &registry, &telemetry);
+        start_names(&arbiter, &self.config.discovery, self.resolver, seed, &registry, &telemetry);
         start_load_polling(&arbiter, &self.config, &registry, &telemetry);
         let change_workers = start_files(&arbiter, &self.config.discovery, files, &registry, &telemetry);
         let kubernetes = match &self.config.kubernetes {
             Some(settings) => Some(kubernetes::start(settings, &registry, &telemetry, seed).await?),
             None => None,
         };
-        let spans =
-            self.config.otlp_endpoint.as_deref().map(|endpoint| otel::start(endpoint, &telemetry)).transpose()?;
-        let tracer = |spans: &SpanPorts| Tracer::new(spans.ended.clone(), Rng::from_seed(clock::start_seed()));
+        let spans = otel::start(self.config.otlp_endpoint.as_deref(), &telemetry)?;
         let ports = EdgePorts {
-            tracer: spans.as_ref().map(tracer),
+            tracer: spans.as_ref().map(SpanPorts::tracer),
             selector: selector.select,
             fleet: registry.clone().recipient(),
             change_workers,
@@ -208,11 +201,14 @@ impl RouterBuilder {
             board: Arc::default(),
         };
         let reload = Reload { selector: settings_port, own_policy, seed };
-        let flush = spans.as_ref().map(|spans| spans.flush.clone());
-        let others = kubernetes.into_iter().chain(spans.map(|spans| spans.arbiter));
-        let arbiters = std::iter::once(arbiter.handle()).chain(others).collect();
-        Ok(RouterHandle { config: Arc::new(self.config), ports, registry, reload, flush, arbiters })
+        let arbiters = std::iter::once(arbiter.handle()).chain(kubernetes).collect();
+        Ok(RouterHandle { config: Arc::new(self.config), ports, registry, reload, spans, arbiters })
     }
+}
+
+fn note_start(config: &RouterConfig, seed: u64) {
+    let (policy, num_workers) = (config.policy.name(), config.workers.len());
+    tracing::info!(seed, policy, num_workers, "router starts");
 }
 
 /// What is read before anything is started, so that a bad file leaves nothing behind.
@@ -303,7 +299,7 @@ fn start_discovery(
 fn start_names(
     arbiter: &Arbiter,
     settings: &DiscoverySettings,
-    resolver: Resolver,
+    resolver: Option<Resolver>,
     seed: u64,
     registry: &Addr<RegistryActor>,
     telemetry: &Telemetry,
@@ -311,6 +307,7 @@ fn start_names(
     if settings.dns_names.is_empty() {
         return;
     }
+    let resolver = resolver.unwrap_or_else(system_resolver);
     let (names, interval, rng) = (settings.dns_names.clone(), settings.dns_interval, Rng::from_seed(seed));
     let source = DnsDiscovery::new(names, interval, resolver, rng, registry.clone().recipient(), telemetry.clone());
     DnsDiscovery::start_in_arbiter(&arbiter.handle(), move |_| source);
@@ -355,8 +352,8 @@ pub struct RouterHandle {
     ports: EdgePorts,
     registry: Addr<RegistryActor>,
     reload: Reload,
-    flush: Option<Recipient<FlushSpans>>,
-    /// The router's own, and those of what must not delay it.
+    spans: Option<SpanPorts>,
+    /// The router's own, and that of a source that must not delay it.
     arbiters: Arc<[ArbiterHandle]>,
 }
 
@@ -485,10 +482,8 @@ impl RouterHandle {
         if tokio::time::timeout(STOP_TIMEOUT, self.registry.send(Shutdown)).await.is_err() {
             tracing::warn!("the registry did not stop in time");
         }
-        if let Some(flush) = &self.flush
-            && tokio::time::timeout(FLUSH_TIMEOUT, flush.send(FlushSpans)).await.is_err()
-        {
-            tracing::warn!("the last spans were not taken in time");
+        if let Some(spans) = self.spans {
+            spans.stop().await;
         }
         for arbiter in self.arbiters.iter() {
             arbiter.stop();

@@ -5,6 +5,6 @@ use crate::router::ports::SpanPorts;
 use crate::telemetry::Telemetry;
 
 /// The configuration was checked, which refuses the setting in such a build.
-pub(super) fn start(_endpoint: &str, _telemetry: &Telemetry) -> Result<SpanPorts, StartError> {
-    Err(StartError::Actor("export of spans"))
+pub(super) fn start(endpoint: Option<&str>, _telemetry: &Telemetry) -> Result<Option<SpanPorts>, StartError> {
+    if endpoint.is_some() { Err(StartError::Actor("export of spans")) } else { Ok(None) }
 }

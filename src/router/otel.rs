@@ -8,10 +8,12 @@ use crate::error::StartError;
 use crate::router::ports::SpanPorts;
 use crate::telemetry::Telemetry;
 
-/// Starts the export on a thread of its own: encoding a batch must not delay decisions.
-pub(super) fn start(endpoint: &str, telemetry: &Telemetry) -> Result<SpanPorts, StartError> {
+/// Starts the export, where there is somebody to export to, on a thread of its own: encoding a batch must not delay decisions.
+pub(super) fn start(endpoint: Option<&str>, telemetry: &Telemetry) -> Result<Option<SpanPorts>, StartError> {
+    let Some(endpoint) = endpoint else { return Ok(None) };
     let (traces_url, telemetry) = (traces_url(endpoint)?, telemetry.clone());
     let arbiter = Arbiter::new();
     let export = SpanExport::start_in_arbiter(&arbiter.handle(), move |_| SpanExport::new(traces_url, telemetry));
-    Ok(SpanPorts { ended: export.clone().recipient(), flush: export.recipient(), arbiter: arbiter.handle() })
+    let (ended, flush) = (export.clone().recipient(), export.recipient());
+    Ok(Some(SpanPorts { ended, flush, arbiter: arbiter.handle() }))
 }
