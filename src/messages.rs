@@ -7,6 +7,7 @@
 //! | worker | [`Collect`], [`Reserve`], [`RequestFinished`], [`Describe`], [`SetReadiness`], [`ReportLoad`], [`ReportPolledLoad`], [`Drain`], [`Stop`] | `WorkerActor` |
 //! | registry | [`EndpointsChanged`], [`HoldWorker`], [`ReportTrouble`], [`ShowFleet`], [`Shutdown`] | `RegistryActor` |
 //! | admin | [`ChangeWorkers`] | `AdminDiscovery` |
+//! | spans | [`SpanEnded`], [`FlushSpans`] | `SpanExport`, with the feature `otel` |
 //! | events | [`RouterEvent`] | none |
 
 mod inside;
@@ -30,6 +31,7 @@ use crate::logic::prompt_keys::PromptKeys;
 use crate::logic::request::RequestFacts;
 use crate::logic::round::Token;
 use crate::logic::snapshot::WorkerSnapshot;
+use crate::logic::span::Span;
 
 // ---- to the selector ------------------------------------------------------------------------------------------------------
 
@@ -318,6 +320,22 @@ impl WorkersAfter {
         Self { url, member, is_new }
     }
 }
+
+// ---- to whoever exports spans -------------------------------------------------------------------------------------------------
+
+/// Hands over the span of a request that has ended.
+///
+/// Sent by the HTTP edge, which does not wait: where the mailbox is full, or its actor has ended, the span is dropped and counted.
+#[derive(Debug, Clone, Message)]
+#[rtype(result = "()")]
+pub struct SpanEnded(pub Box<Span>);
+
+/// Asks that everything be delivered. Answered when nothing is left, or when what is left cannot be delivered.
+///
+/// Sent by the router once, when it stops; it waits for two seconds.
+#[derive(Debug, Clone, Copy, Message)]
+#[rtype(result = "()")]
+pub struct FlushSpans;
 
 // ---- to observers ---------------------------------------------------------------------------------------------------------
 

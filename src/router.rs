@@ -31,7 +31,6 @@ use crate::logic::rooms::OpenRooms;
 use crate::logic::variant_board::VariantBoard;
 use crate::messages::{
     ChangeWorkers, EndpointsChanged, FleetMember, RouterEvent, SelectWorker, ShowFleet, Shutdown, WorkerPorts,
-    WorkersChanged,
 };
 use crate::prompt::Prompts;
 use crate::telemetry::Telemetry;
@@ -39,6 +38,12 @@ use crate::upstream::EngineClient;
 
 #[cfg_attr(not(feature = "kubernetes"), path = "router/no_kubernetes.rs")]
 mod kubernetes;
+#[cfg_attr(not(feature = "otel"), path = "router/no_otel.rs")]
+mod otel;
+mod ports;
+
+pub use ports::SelectorPorts;
+use ports::SpanPorts;
 
 /// How often a draining router looks whether its requests have ended.
 const DRAIN_POLL: Duration = Duration::from_millis(20);
@@ -49,27 +54,6 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 const MAX_POLL_TIMEOUT: Duration = Duration::from_secs(10);
 
 type DiscoveryStart = Box<dyn FnOnce(Recipient<EndpointsChanged>) + Send>;
-
-/// The doors of a selector of your own.
-#[derive(Debug, Clone)]
-pub struct SelectorPorts {
-    select: Recipient<SelectWorker>,
-    workers_changed: Option<Recipient<WorkersChanged>>,
-}
-
-impl SelectorPorts {
-    /// Returns the ports of a selector that is told nothing of the fleet.
-    pub fn new(select: Recipient<SelectWorker>) -> Self {
-        Self { select, workers_changed: None }
-    }
-
-    /// Adds where to tell which workers there are.
-    #[must_use]
-    pub fn with_workers(mut self, workers_changed: Recipient<WorkersChanged>) -> Self {
-        self.workers_changed = Some(workers_changed);
-        self
-    }
-}
 
 /// Entry point: [`Router::builder`].
 #[derive(Debug)]
@@ -167,8 +151,7 @@ impl RouterBuilder {
         let variants = VariantBoard::default();
         let observers = Observers::new(self.observers);
         let seed = self.config.seed.unwrap_or_else(clock::start_seed);
-        let (policy, num_workers) = (self.config.policy.name(), self.config.workers.len());
-        tracing::info!(seed, policy, num_workers, "router starts");
+        note_start(&self.config, seed);
         let arbiter = Arbiter::new();
         let registry = start_registry(&arbiter, &self.config, self.worker_factory, &observers, &telemetry, &variants);
         // A selector of the embedder's own may look at everything.
@@ -190,15 +173,16 @@ impl RouterBuilder {
             registry.send(SetSelector(workers_changed)).await.map_err(|_| StartError::Actor("registry"))?;
         }
         start_discovery(&arbiter, self.config.workers.clone(), self.discovery, &registry);
-        let resolver = self.resolver.unwrap_or_else(system_resolver);
-        start_names(&arbiter, &self.config.discovery, resolver, seed, &registry, &telemetry);
+        start_names(&arbiter, &self.config.discovery, self.resolver, seed, &registry, &telemetry);
         start_load_polling(&arbiter, &self.config, &registry, &telemetry);
         let change_workers = start_files(&arbiter, &self.config.discovery, files, &registry, &telemetry);
         let kubernetes = match &self.config.kubernetes {
             Some(settings) => Some(kubernetes::start(settings, &registry, &telemetry, seed).await?),
             None => None,
         };
+        let spans = otel::start(self.config.otlp_endpoint.as_deref(), &telemetry)?;
         let ports = EdgePorts {
+            tracer: spans.as_ref().map(SpanPorts::tracer),
             selector: selector.select,
             fleet: registry.clone().recipient(),
             change_workers,
@@ -218,8 +202,13 @@ impl RouterBuilder {
         };
         let reload = Reload { selector: settings_port, own_policy, seed };
         let arbiters = std::iter::once(arbiter.handle()).chain(kubernetes).collect();
-        Ok(RouterHandle { config: Arc::new(self.config), ports, registry, reload, arbiters })
+        Ok(RouterHandle { config: Arc::new(self.config), ports, registry, reload, spans, arbiters })
     }
+}
+
+fn note_start(config: &RouterConfig, seed: u64) {
+    let (policy, num_workers) = (config.policy.name(), config.workers.len());
+    tracing::info!(seed, policy, num_workers, "router starts");
 }
 
 /// What is read before anything is started, so that a bad file leaves nothing behind.
@@ -310,7 +299,7 @@ fn start_discovery(
 fn start_names(
     arbiter: &Arbiter,
     settings: &DiscoverySettings,
-    resolver: Resolver,
+    resolver: Option<Resolver>,
     seed: u64,
     registry: &Addr<RegistryActor>,
     telemetry: &Telemetry,
@@ -318,6 +307,7 @@ fn start_names(
     if settings.dns_names.is_empty() {
         return;
     }
+    let resolver = resolver.unwrap_or_else(system_resolver);
     let (names, interval, rng) = (settings.dns_names.clone(), settings.dns_interval, Rng::from_seed(seed));
     let source = DnsDiscovery::new(names, interval, resolver, rng, registry.clone().recipient(), telemetry.clone());
     DnsDiscovery::start_in_arbiter(&arbiter.handle(), move |_| source);
@@ -362,6 +352,7 @@ pub struct RouterHandle {
     ports: EdgePorts,
     registry: Addr<RegistryActor>,
     reload: Reload,
+    spans: Option<SpanPorts>,
     /// The router's own, and that of a source that must not delay it.
     arbiters: Arc<[ArbiterHandle]>,
 }
@@ -490,6 +481,9 @@ impl RouterHandle {
         self.drained().await;
         if tokio::time::timeout(STOP_TIMEOUT, self.registry.send(Shutdown)).await.is_err() {
             tracing::warn!("the registry did not stop in time");
+        }
+        if let Some(spans) = self.spans {
+            spans.stop().await;
         }
         for arbiter in self.arbiters.iter() {
             arbiter.stop();

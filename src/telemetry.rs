@@ -143,6 +143,8 @@ pub struct Telemetry {
     pub matched_prompt_tokens: Counter,
     /// Prompt tokens that engines said they found cached.
     pub cached_prompt_tokens: Counter,
+    /// Spans of requests that were to be exported, by what became of them.
+    pub spans: Family<Kind, Counter>,
     /// What is known of the Kubernetes API.
     pub kubernetes: KubernetesTelemetry,
 }
@@ -212,6 +214,7 @@ impl Telemetry {
             prompt_tokens: Counter::default(),
             matched_prompt_tokens: Counter::default(),
             cached_prompt_tokens: Counter::default(),
+            spans: Family::default(),
             kubernetes: KubernetesTelemetry::default(),
         };
         telemetry.registry = Arc::new(telemetry.register());
@@ -244,6 +247,13 @@ impl Telemetry {
     pub fn count_many(family: &Family<Kind, Counter>, kind: &'static str, count: u32) {
         if count > 0 {
             family.get_or_create(&Kind { kind }).inc_by(u64::from(count));
+        }
+    }
+
+    /// Counts spans of requests that became this.
+    pub fn spans_ended(&self, kind: &'static str, count: u64) {
+        if count > 0 {
+            self.spans.get_or_create(&Kind { kind }).inc_by(count);
         }
     }
 
@@ -349,6 +359,7 @@ impl Telemetry {
         r.register("chunk_gap_seconds", "Between two chunks of a stream", self.chunk_gap_seconds.clone());
         let help = "From arrival to the end";
         r.register("request_duration_seconds", help, self.request_duration_seconds.clone());
+        r.register("spans", "Spans of requests, by what became of them", self.spans.clone());
         self.kubernetes.register(r.sub_registry_with_prefix("kubernetes"));
     }
 }

@@ -140,14 +140,25 @@ fn actors_meet_in_messages_only() {
     assert!(violations.is_empty(), "{}", violations.join("\n"));
 }
 
+/// The files that name one of the crates although they are not below the folder.
+fn named_outside(folder: &str, crates: &[&str]) -> Vec<String> {
+    sources("src")
+        .into_iter()
+        .filter(|(path, _)| !path.to_str().unwrap().contains(folder))
+        .filter(|(_, text)| code_lines(text).any(|line| crates.iter().any(|name| names(line, name))))
+        .map(|(path, _)| path.display().to_string())
+        .collect()
+}
+
 #[test]
 fn the_kubernetes_client_is_named_by_its_actor_only() {
-    let named: Vec<String> = sources("src")
-        .into_iter()
-        .filter(|(path, _)| !path.to_str().unwrap().contains("src/actors/kubernetes"))
-        .filter(|(_, text)| code_lines(text).any(|line| names(line, "kube::") || names(line, "k8s_openapi::")))
-        .map(|(path, _)| path.display().to_string())
-        .collect();
+    let named = named_outside("src/actors/kubernetes", &["kube::", "k8s_openapi::"]);
+    assert!(named.is_empty(), "{}", named.join("\n"));
+}
+
+#[test]
+fn the_messages_of_opentelemetry_are_named_in_one_place() {
+    let named = named_outside("src/wire/otlp", &["opentelemetry_proto::", "prost::"]);
     assert!(named.is_empty(), "{}", named.join("\n"));
 }
 

@@ -9,6 +9,8 @@ mod load_polling;
 mod observers;
 mod registry;
 mod selector;
+#[cfg(feature = "otel")]
+mod span_export;
 mod worker;
 
 pub use discovery::{
@@ -22,4 +24,6 @@ pub use observers::Observers;
 pub(crate) use registry::SetSelector;
 pub use registry::{RegistryActor, RegistrySettings, WorkerFactory};
 pub use selector::{SelectorActor, SelectorSettings};
+#[cfg(feature = "otel")]
+pub use span_export::SpanExport;
 pub use worker::{WorkerActor, WorkerContext, WorkerSettings};

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::config::error::ConfigError;
 use crate::config::kubernetes::check_kubernetes;
+use crate::config::otlp::traces_url;
 use crate::config::{AccessSettings, PromptSettings};
 use crate::config::{
     HealthRules, HttpSettings, IntrospectionSettings, KvSettings, LoadSettings, ProbeSettings, RouterConfig,
@@ -53,6 +54,7 @@ impl RouterConfig {
         check_http(&self.http)?;
         check_access(&self.access)?;
         self.kubernetes.as_ref().map_or(Ok(()), check_kubernetes)?;
+        self.otlp_endpoint.as_deref().map_or(Ok(()), |endpoint| traces_url(endpoint).map(drop))?;
         secs("drain_delay_secs", self.drain_delay, 0..=HOUR_MILLIS / 1_000)?;
         secs("drain_timeout_secs", self.drain_timeout, 0..=DAY_SECS)
     }

@@ -35,6 +35,7 @@ mod file_version;
 mod key_file;
 mod kubernetes;
 mod load_polling;
+pub(crate) mod otlp;
 mod raw;
 mod raw_worker;
 mod reload;
@@ -125,6 +126,8 @@ pub struct RouterConfig {
     /// How long requests in flight may go on when the router stops: 0 (cut at once) to a day.
     /// Default: 30 s.
     pub drain_timeout: Duration,
+    /// Collector that gets a span for each request (OTLP over HTTP); takes the feature `otel`. Default: none.
+    pub otlp_endpoint: Option<String>,
     /// Seed of all random choices; the same seed and the same views give the same decisions. `None`, the default, draws one.
     pub seed: Option<u64>,
 }
@@ -155,6 +158,7 @@ impl Default for RouterConfig {
             access: AccessSettings::default(),
             drain_delay: Duration::ZERO,
             drain_timeout: Duration::from_secs(30),
+            otlp_endpoint: None,
             seed: None,
         }
     }

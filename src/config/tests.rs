@@ -174,7 +174,7 @@ fn an_empty_or_malformed_element_of_the_list_is_named() {
 }
 
 /// Key, value as it stands in the file, and what is said of it.
-const REFUSED: [(&str, &str, &str); 68] = [
+const REFUSED: [(&str, &str, &str); 69] = [
     ("eject_after_unreachable", "0", "must be at least 1"),
     ("eject_after_unreachable", "1001", "must be at most 1000"),
     ("eject_failure_ratio", "-0.1", "must be at least 0"),
@@ -242,6 +242,7 @@ const REFUSED: [(&str, &str, &str); 68] = [
     ("tls_cert_file", "\"c.pem\"", "needs tls_key_file"),
     ("tls_key_file", "\"k.pem\"", "needs tls_cert_file"),
     ("log_level", "\" \"", "must name a level"),
+    ("otlp_endpoint", "\"collector:4318\"", "must be an address such as http://collector:4318; only http:// is spoken"),
     ("log_format", "\"xml\"", "must be one of text, json"),
 ];
 

@@ -71,6 +71,7 @@ impl RawConfig {
             upstream: self.upstream(environment)?,
             http: self.http(),
             access: self.access(),
+            otlp_endpoint: self.process.otlp_endpoint.clone(),
             seed: self.routing.seed,
             ..RouterConfig::default()
         };

@@ -79,7 +79,8 @@ async fn try_forward(
     arrived_at: Instant,
 ) -> Result<HttpResponse, RouteError> {
     record.holds(edge.ports.gate.enter()?);
-    let headers = to_engine(request.headers(), edge.ports.settings.forward_authorization)?;
+    let mut headers = to_engine(request.headers(), edge.ports.settings.forward_authorization)?;
+    record.pass_context_on(&mut headers);
     let announced = request.headers().get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
     let HttpSettings { max_body_bytes, client_timeout, .. } = edge.ports.settings;
     let mut body = body::read(&mut payload, announced, max_body_bytes, client_timeout).await?;

@@ -40,6 +40,7 @@ mod respond;
 pub(crate) use access::Access;
 pub(crate) use dashboard::Board;
 pub(crate) use in_flight::Gate;
+pub(crate) use record::Tracer;
 
 /// Paths that are forwarded with a JSON body, which must name the model where the interface has one, and whose prompts they take.
 const JSON_PATHS: [(&str, Option<PromptKind>); 12] = [
@@ -67,6 +68,8 @@ pub(crate) struct EdgePorts {
     pub(crate) change_workers: Recipient<ChangeWorkers>,
     pub(crate) gate: Arc<Gate>,
     pub(crate) telemetry: Telemetry,
+    /// Where spans go; `None` where nobody collects them.
+    pub(crate) tracer: Option<Tracer>,
     pub(crate) settings: HttpSettings,
     pub(crate) access: Access,
     pub(crate) freshness: std::time::Duration,

@@ -1,13 +1,14 @@
-//! The account of one client's request, from its arrival to whatever ends it: one count, and one line of the request log where that
-//! is asked for. Both are made from the same end, so that they cannot disagree.
+//! The account of one client's request, from its arrival to whatever ends it: one count, and one line of the request log and one span
+//! where these are asked for. All are made from the same end, so that they cannot disagree.
 //!
 //! It travels with the request and then with the body of the answer. Dropping it without an end means that the client has left.
 
 use std::borrow::Cow;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use actix_web::{HttpRequest, web};
+use hyper::HeaderMap;
 
 use crate::clock;
 use crate::error::RouteError;
@@ -17,6 +18,10 @@ use crate::logic::ids::{DecisionId, DpRank};
 use crate::logic::price::Basis;
 use crate::messages::{Decision, WorkerPorts};
 use crate::telemetry::RequestEnd;
+
+mod span;
+
+pub(crate) use span::Tracer;
 
 /// Header with the client's own name for its request.
 const REQUEST_ID_HEADER: &str = "x-request-id";
@@ -31,6 +36,7 @@ struct Open {
     _pass: Option<Pass>,
     arrived_at: Instant,
     told: Option<Told>,
+    span: Option<span::OpenSpan>,
     decision: Option<Decided>,
     worker: Option<Arc<WorkerPorts>>,
     num_attempts: u32,
@@ -43,7 +49,7 @@ struct Open {
     end: Option<(RequestEnd, Instant)>,
 }
 
-/// What the client said; kept only where it will be logged.
+/// What the client said; kept only where it will be told.
 struct Told {
     method: String,
     path: String,
@@ -54,6 +60,8 @@ struct Told {
 struct Decided {
     id: DecisionId,
     rank: Option<DpRank>,
+    /// Known of requests with a span only.
+    policy: Option<&'static str>,
     reason: &'static str,
     basis: Basis,
     queued_for: Duration,
@@ -65,12 +73,14 @@ struct Decided {
 impl Record {
     /// Opens the account of a request that has just arrived.
     pub(super) fn open(edge: &web::Data<Edge>, request: &HttpRequest, arrived_at: Instant) -> Self {
-        let told = edge.ports.settings.request_log.then(|| Told::by(request));
+        let span = edge.ports.tracer.as_ref().and_then(|tracer| tracer.open(request));
+        let told = (edge.ports.settings.request_log || span.is_some()).then(|| Told::by(request));
         Self(Some(Box::new(Open {
             edge: edge.clone(),
             _pass: None,
             arrived_at,
             told,
+            span,
             decision: None,
             worker: None,
             num_attempts: 0,
@@ -102,15 +112,24 @@ impl Record {
         }
     }
 
+    /// Tells the engine in these headers which span its part belongs to.
+    pub(super) fn pass_context_on(&self, headers: &mut HeaderMap) {
+        if let Some(span) = self.0.as_ref().and_then(|open| open.span.as_ref()) {
+            span.pass_on(headers);
+        }
+    }
+
     /// Notes a decision that was asked for at `asked_at`.
     pub(super) fn decided(&mut self, decision: &Decision, asked_at: Instant) {
         let Some(open) = &mut self.0 else { return };
         let waited = clock::now().saturating_duration_since(asked_at);
         let took = waited.saturating_sub(decision.queued_for);
         open.edge.ports.telemetry.decision_seconds.observe(took);
+        let policy = open.span.as_ref().map(|_| &open.edge.ports.policy);
         open.decision = Some(Decided {
             id: decision.id,
             rank: decision.rank,
+            policy: policy.map(|policy| *policy.lock().unwrap_or_else(PoisonError::into_inner)),
             reason: decision.reason,
             basis: decision.basis,
             queued_for: decision.queued_for,
@@ -192,9 +211,11 @@ impl Drop for Open {
         telemetry.client_requests.ended(end, self.is_stream);
         let total = at.saturating_duration_since(self.arrived_at);
         telemetry.request_duration_seconds.observe(total);
-        if let Some(told) = &self.told {
+        let Some(told) = &self.told else { return };
+        if self.edge.ports.settings.request_log {
             self.log(told, end, total);
         }
+        self.export(told, end, total);
     }
 }
 

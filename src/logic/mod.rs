@@ -40,6 +40,9 @@ pub mod round;
 pub mod sequence;
 pub mod siblings;
 pub mod snapshot;
+pub mod span;
+pub mod span_queue;
+pub mod trace_context;
 pub mod truth;
 pub mod variant_board;
 

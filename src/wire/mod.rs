@@ -11,6 +11,8 @@ pub mod load_frame;
 pub mod message;
 pub mod msgpack;
 pub mod openai;
+#[cfg(feature = "otel")]
+pub mod otlp;
 pub mod polled_load;
 pub mod replay;
 pub mod server_info;

@@ -43,6 +43,8 @@ mod load;
 mod load_polling;
 mod load_stream;
 mod monitoring;
+#[cfg(feature = "otel")]
+mod otel;
 mod pd;
 mod prompts;
 mod proxying;

@@ -33,8 +33,13 @@ pub struct RawProcess {
     #[arg(long, env = "FATHOM_REQUEST_LOG", value_name = "BOOL", num_args = 0..=1, require_equals = true,
         default_missing_value = "true", help_heading = PROCESS)]
     pub request_log: Option<bool>,
+
+    /// Address of an OpenTelemetry collector that gets a span for each request, as OTLP over HTTP (http://collector:4318); /v1/traces is
+    /// added where it has no path. Takes a build with the feature otel. Default: none.
+    #[arg(long, env = "FATHOM_OTLP_ENDPOINT", value_name = "URL", help_heading = PROCESS)]
+    pub otlp_endpoint: Option<String>,
 }
 
 keys_of! { RawProcess:
-    drain_delay_secs drain_timeout_secs log_level log_format request_log
+    drain_delay_secs drain_timeout_secs log_level log_format request_log otlp_endpoint
 }
