@@ -57,7 +57,7 @@ pub struct Telemetry {
     pub fallback_decisions: Counter,
     /// The same by why a candidate's load was not used; one decision may have several causes.
     pub fallback_causes: Family<Kind, Counter>,
-    /// 1 while the last decision was such a one.
+    /// 1 while the last decision was such a one. It is shown as far as the fleet still is so, for there may be no further decision.
     pub fleet_on_fallback: Gauge,
     /// Rounds of questions.
     pub rounds: Counter,
@@ -290,7 +290,6 @@ impl Telemetry {
         r.register("fallback_decisions", help, self.fallback_decisions.clone());
         let help = "The same by why a candidate's load was not used; one decision may have several causes";
         r.register("fallback_causes", help, self.fallback_causes.clone());
-        r.register("fleet_on_fallback", "1 while the last decision was such a one", self.fleet_on_fallback.clone());
         r.register("rounds", "Rounds in which every worker was asked", self.rounds.clone());
         r.register("round_misses", "Answers missing when a round had to decide", self.round_misses.clone());
         r.register("policy_faults", "Policies that panicked or named nobody", self.policy_faults.clone());

@@ -55,8 +55,7 @@ pub(super) async fn models(edge: web::Data<Edge>) -> HttpResponse {
 pub(super) async fn metrics(edge: web::Data<Edge>) -> HttpResponse {
     let members = fleet(&edge).await.unwrap_or_default();
     let now = clock::now();
-    let spread = edge.ports.telemetry.recent().spread(now);
-    let registry = fleet_metrics::registry(&members, spread, edge.ports.freshness, now);
+    let registry = fleet_metrics::registry(&members, &edge.ports.telemetry, edge.ports.freshness, now);
     HttpResponse::Ok().content_type(OPEN_METRICS).body(edge.ports.telemetry.render(&registry))
 }
 

@@ -115,7 +115,7 @@ pub(super) fn encode(ports: &EdgePorts, members: &[FleetMember], number: u64, no
         version: env!("CARGO_PKG_VERSION"),
         policy: *ports.policy.lock().unwrap_or_else(PoisonError::into_inner),
         is_draining: ports.gate.is_draining(),
-        is_on_fallback: telemetry.fleet_on_fallback.get() == 1,
+        is_on_fallback: fleet_metrics::is_on_fallback(members, telemetry, ports.freshness, now),
         open: ports.gate.num_open(),
         queued: telemetry.queued_requests.get(),
         imbalance: fleet_metrics::imbalance(members, ports.freshness, now),

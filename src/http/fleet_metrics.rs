@@ -8,9 +8,9 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 use crate::logic::health::WorkerState;
-use crate::logic::recent::Spread;
 use crate::logic::snapshot::WorkerSnapshot;
 use crate::messages::FleetMember;
+use crate::telemetry::Telemetry;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct StateLabel {
@@ -70,6 +70,7 @@ struct Fleet {
     herd: FloatGauge,
     recent_decisions: Gauge,
     imbalance: Family<NoLabels, FloatGauge>,
+    on_fallback: Gauge,
     kv_blocks: Family<RankLabel, Gauge>,
     kv_believed: Family<RankLabel, Gauge>,
     kv_index_bytes: Family<WorkerLabel, Gauge>,
@@ -78,8 +79,10 @@ struct Fleet {
 }
 
 /// Returns a registry with the fleet's gauges as of `now`.
-pub(super) fn registry(members: &[FleetMember], spread: Spread, freshness: Duration, now: Instant) -> Registry {
+pub(super) fn registry(members: &[FleetMember], telemetry: &Telemetry, freshness: Duration, now: Instant) -> Registry {
     let fleet = Fleet::default();
+    let spread = telemetry.recent().spread(now);
+    fleet.on_fallback.set(i64::from(is_on_fallback(members, telemetry, freshness, now)));
     fleet.herd.set(spread.largest_share);
     fleet.recent_decisions.set(spread.num_decisions as i64);
     if let Some(imbalance) = imbalance(members, freshness, now) {
@@ -96,6 +99,19 @@ pub(super) fn registry(members: &[FleetMember], spread: Spread, freshness: Durat
         }
     }
     fleet.into_registry()
+}
+
+/// Tells whether the last decision did without reports that it should have had, and some are still missing.
+pub(super) fn is_on_fallback(
+    members: &[FleetMember],
+    telemetry: &Telemetry,
+    freshness: Duration,
+    now: Instant,
+) -> bool {
+    let is_trusted = |member: &FleetMember| {
+        member.snapshot.as_ref().is_some_and(|worker| worker.load.trust(now, freshness).is_trusted())
+    };
+    telemetry.fleet_on_fallback.get() == 1 && !members.iter().all(is_trusted)
 }
 
 /// Returns the largest reported depth over the mean one, of serving workers whose reports are trusted; 1 where all are idle, and
@@ -177,6 +193,8 @@ impl Fleet {
         let help = "Part of the last decisions that went to the worker chosen most often, 0 where there were none";
         r.register("herd_ratio", help, self.herd);
         r.register("recent_decisions", "Decisions that the herd ratio is made of", self.recent_decisions);
+        let help = "1 where the last decision was priced by in-flight although a candidate advertises load, and reports are missing yet";
+        r.register("fleet_on_fallback", help, self.on_fallback);
         let help = "Largest over mean queue depth of serving workers with trusted reports";
         r.register("load_imbalance_ratio", help, self.imbalance);
         r.register("worker_open_feed_sockets", "Open feed sockets", self.open_sockets);

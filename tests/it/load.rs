@@ -262,6 +262,8 @@ async fn stale_load_falls_back_to_in_flight_and_is_used_again_when_it_is_fresh()
 
     busy.resume_publishing().unwrap();
     router.wait_until_trusted(2).await;
+    // Nothing is decided meanwhile: a fleet without traffic is not on fallback for ever.
+    router.wait_until_metric_is("fathom_fleet_on_fallback", 0.0).await;
     eventually("decisions are made on the engines' load again", || async {
         let answer = router.chat().await;
         (answer.header("x-fathom-basis") == "engine" && answer.header("x-sim-engine") == "idle").then_some(())
