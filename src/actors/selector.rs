@@ -5,7 +5,6 @@
 //! not a candidate in it, and no later round waits for it until its late answer shows that it lives; the registry hears of one
 //! that stays silent. The router starts and stops this actor; when it dies, requests are answered with "unavailable".
 
-use crate::logic::admission::Caps;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -290,9 +289,8 @@ impl SelectorActor {
         let fallbacks = choice.fallbacks.iter().map(|slot| Arc::clone(&open.workers[*slot])).collect();
         let worker = Arc::clone(&open.workers[choice.slot]);
         let decision = Decision::at_rank(id, worker, choice.rank, request, choice.reason, choice.basis);
-        let is_limited = self.settings.caps != Caps::default();
-        let decision = decision.with_fallbacks(fallbacks).with_retries_by_decision(is_limited);
-        Ok(decision.with_matched_tokens(matched_tokens))
+        let decision = decision.with_fallbacks(fallbacks).with_matched_tokens(matched_tokens);
+        Ok(decision.with_retries_by_decision(self.settings.caps.limit_anything()))
     }
 
     /// Keeps what an operator sees of it: one entry of a bounded list.

@@ -22,6 +22,12 @@ pub struct Caps {
 }
 
 impl Caps {
+    /// Tells whether there is any limit. A worker is then sent to by decisions alone, for only these look at its load of that moment: there
+    /// are no fallbacks, and a retry is one more decision.
+    pub fn limit_anything(&self) -> bool {
+        *self != Self::default()
+    }
+
     /// Tells whether the worker has room, with `reserved` requests of this round on their way to it.
     pub fn have_room(&self, worker: &WorkerSnapshot, reserved: u32, freshness: Duration, now: Instant) -> bool {
         let in_flight = worker.in_flight.saturating_add(reserved);

@@ -177,8 +177,7 @@ pub fn decide(
         now: round.now,
     };
     let mut rng = Rng::from_seed(rules.seed);
-    // A fallback is sent to without a look at its load of that moment. Where that is limited, only a further decision may send.
-    let max_fallbacks = if rules.caps == Caps::default() { MAX_FALLBACKS } else { 0 };
+    let max_fallbacks = if rules.caps.limit_anything() { 0 } else { MAX_FALLBACKS };
     if let Some(slot) = trial(request, round, rules, &view) {
         let fallbacks = fallbacks(&view, None, max_fallbacks, &mut rng);
         return Ok(Choice { slot, rank: None, fallbacks, reason: "trial", basis, load: 0.0 });
