@@ -5,7 +5,7 @@
 //! the process: ending one waits for its sockets to be closed by the reaper, and would do so on an actor's thread.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Sockets per context. Closing is asynchronous, so under churn closed sockets count for a while after their lease has ended; the
 /// room up to 1,023 is for those.
@@ -14,16 +14,23 @@ const MAX_SOCKETS_PER_CONTEXT: usize = 400;
 /// A socket to the engine, beside the waking end of each ZMQ socket.
 const CONNECTIONS_PER_LEASE: usize = 1;
 
-/// Where the process runs out of descriptors, libzmq ends it in places; so it is kept from there.
-static MAX_DESCRIPTORS: AtomicUsize = AtomicUsize::new(usize::MAX);
-static NUM_DESCRIPTORS: AtomicUsize = AtomicUsize::new(0);
+static POOL: Mutex<Pool> = Mutex::new(Pool { contexts: Vec::new(), num_descriptors: 0, max_descriptors: usize::MAX });
+
+struct Pool {
+    contexts: Vec<Arc<PooledContext>>,
+    num_descriptors: usize,
+    /// Where the process runs out of descriptors, libzmq ends it in places; so it is kept from there.
+    max_descriptors: usize,
+}
+
+fn pool() -> MutexGuard<'static, Pool> {
+    POOL.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Limits the descriptors of all sockets to engines' feeds in this process. Those that are open stay.
 pub(crate) fn limit_descriptors(max: usize) {
-    MAX_DESCRIPTORS.store(max, Ordering::Relaxed);
+    pool().max_descriptors = max;
 }
-
-static CONTEXTS: Mutex<Vec<Arc<PooledContext>>> = Mutex::new(Vec::new());
 
 #[derive(Default)]
 struct PooledContext {
@@ -43,21 +50,21 @@ impl ContextLease {
     /// # Errors
     /// Where their descriptors would be too many.
     pub(super) fn take(num_sockets: usize) -> zmq::Result<Self> {
-        let mut contexts = CONTEXTS.lock().unwrap_or_else(PoisonError::into_inner);
-        let num_descriptors = NUM_DESCRIPTORS.load(Ordering::Relaxed) + num_sockets + CONNECTIONS_PER_LEASE;
-        if num_descriptors > MAX_DESCRIPTORS.load(Ordering::Relaxed) {
+        let mut pool = pool();
+        let num_descriptors = pool.num_descriptors + num_sockets + CONNECTIONS_PER_LEASE;
+        if num_descriptors > pool.max_descriptors {
             return Err(zmq::Error::EMFILE);
         }
-        NUM_DESCRIPTORS.store(num_descriptors, Ordering::Relaxed);
+        pool.num_descriptors = num_descriptors;
         let has_room = |pooled: &&Arc<PooledContext>| {
             pooled.num_sockets.load(Ordering::Relaxed) + num_sockets <= MAX_SOCKETS_PER_CONTEXT
         };
-        let free = contexts.iter().find(has_room);
+        let free = pool.contexts.iter().find(has_room);
         let pooled = match free {
             Some(pooled) => Arc::clone(pooled),
             None => {
                 let pooled = Arc::new(PooledContext::default());
-                contexts.push(Arc::clone(&pooled));
+                pool.contexts.push(Arc::clone(&pooled));
                 pooled
             }
         };
@@ -74,9 +81,8 @@ impl ContextLease {
 
 impl Drop for ContextLease {
     fn drop(&mut self) {
-        let _contexts = CONTEXTS.lock().unwrap_or_else(PoisonError::into_inner);
         self.pooled.num_sockets.fetch_sub(self.num_sockets, Ordering::Relaxed);
-        NUM_DESCRIPTORS.fetch_sub(self.num_sockets + CONNECTIONS_PER_LEASE, Ordering::Relaxed);
+        pool().num_descriptors -= self.num_sockets + CONNECTIONS_PER_LEASE;
     }
 }
 
