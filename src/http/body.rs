@@ -116,7 +116,7 @@ pub(super) struct ForwardedBody {
 
 impl Drop for ForwardedBody {
     fn drop(&mut self) {
-        if self.has_said_all && !self.has_ended() {
+        if self.has_said_all && self.reservation.is_some() {
             self.complete();
         }
     }
@@ -158,9 +158,9 @@ impl ForwardedBody {
         self.record.passed_on();
     }
 
-    /// Tells whether the worker knows how its part ended.
+    /// Tells whether the worker knows how its part ended, or will with the drop of this: nothing is left that a client would miss.
     pub(super) fn has_ended(&self) -> bool {
-        self.reservation.is_none()
+        self.has_said_all || self.reservation.is_none()
     }
 
     /// Ends the answer as broken; `outcome` is how the request ends at this worker.

@@ -226,6 +226,21 @@ async fn a_client_that_leaves_ends_both_legs_at_any_stage() {
 }
 
 #[actix::test]
+async fn a_client_that_leaves_with_the_last_event_had_its_answer_and_the_prefill_ends_by_itself() {
+    let (mut prefill, mut decode, router) = raw_pair().await;
+    let (mut client, at_prefill, mut at_decode) = streaming(&mut prefill, &mut decode, &router).await;
+    at_decode.write_chunk("data: [DONE]\n\n").await;
+    client.read_through("data: [DONE]\n\n").await;
+    client.leave();
+    at_decode.peer_is_gone().await;
+    router.wait_until_ended(Outcome::Completed, 1).await;
+    at_prefill.answer("HTTP/1.1 200 OK", "{}").await;
+    router.wait_until_ended(Outcome::Completed, 2).await;
+    assert_eq!(router.num_ended(Outcome::ClientGone), 0);
+    router.stop().await;
+}
+
+#[actix::test]
 async fn engines_of_a_client_that_left_are_idle_again() {
     let slow = SimConfig { token_time: Duration::from_millis(50), ..part("d", SimPart::Decode) };
     let (prefill, decode) = (start(part("p", SimPart::Prefill)).await, start(slow).await);
