@@ -3,7 +3,7 @@
 use fathom_router::logic::health::WorkerState;
 use fathom_router::messages::Outcome;
 
-use crate::support::{RawClient, RawEngine, RunningRouter, fast_config, post, post_head};
+use crate::support::{RawClient, RawEngine, RunningRouter, fast_config, post, post_head, stream_through};
 
 const PATH: &str = "/v1/chat/completions";
 
@@ -41,12 +41,7 @@ async fn a_client_that_leaves_while_the_engine_is_silent_ends_the_engines_work()
 #[actix::test]
 async fn a_client_that_leaves_mid_stream_ends_the_engines_work() {
     let (mut engine, router) = one_engine().await;
-    let mut client = RawClient::connect(&router.url).await;
-    client.write(post(PATH, r#"{"stream":true}"#)).await;
-    let mut request = engine.next_request().await;
-    request.start_stream().await;
-    request.write_chunk("data: 1\n\n").await;
-    client.read_through("data: 1").await;
+    let (client, request) = stream_through(&router.url, &mut engine).await;
     client.leave();
     request.peer_is_gone().await;
     router.wait_until_ended(Outcome::ClientGone, 1).await;
@@ -173,11 +168,7 @@ async fn clients_that_leave_at_any_stage_are_counted_as_such_and_never_blame_the
 #[actix::test]
 async fn a_client_that_leaves_with_the_last_event_and_before_the_end_of_the_transfer_had_its_answer() {
     let (mut engine, router) = one_engine().await;
-    let mut client = RawClient::connect(&router.url).await;
-    client.write(post(PATH, r#"{"stream":true}"#)).await;
-    let mut request = engine.next_request().await;
-    request.start_stream().await;
-    request.write_chunk("data: 1\n\n").await;
+    let (mut client, mut request) = stream_through(&router.url, &mut engine).await;
     request.write_chunk("data: [DONE]\n\n").await;
     client.read_through("data: [DONE]\n\n").await;
     client.leave();

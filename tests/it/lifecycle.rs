@@ -12,7 +12,8 @@ use futures::channel::mpsc;
 use tokio::task::JoinHandle;
 
 use crate::support::{
-    Client, RawClient, RawEngine, RunningRouter, chat_body, engine, eventually, fast_config, in_own_process, post, soon,
+    Client, RawClient, RawEngine, RunningRouter, chat_body, engine, eventually, fast_config, in_own_process, post,
+    soon, stream_through,
 };
 
 const PATH: &str = "/v1/chat/completions";
@@ -59,17 +60,6 @@ impl Process {
     }
 }
 
-/// A stream through the process, of which one event has arrived.
-async fn stream_through(process: &Process, engine: &mut RawEngine) -> (RawClient, crate::support::RawRequest) {
-    let mut client = RawClient::connect(&process.url).await;
-    client.write(post(PATH, r#"{"stream":true}"#)).await;
-    let mut request = engine.next_request().await;
-    request.start_stream().await;
-    request.write_chunk("data: 1\n\n").await;
-    client.read_through("data: 1\n\n").await;
-    (client, request)
-}
-
 /// Seen in hyperium/hyper#2787.
 #[actix::test]
 async fn what_ends_in_time_finishes_and_what_does_not_is_cut_at_the_drain_timeout() {
@@ -77,8 +67,8 @@ async fn what_ends_in_time_finishes_and_what_does_not_is_cut_at_the_drain_timeou
     let mut config = fast_config(&[engine.url()]);
     config.drain_timeout = Duration::from_secs(1);
     let process = Process::start(config).await;
-    let (mut ending, mut ending_at_engine) = stream_through(&process, &mut engine).await;
-    let (endless, endless_at_engine) = stream_through(&process, &mut engine).await;
+    let (mut ending, mut ending_at_engine) = stream_through(&process.url, &mut engine).await;
+    let (endless, endless_at_engine) = stream_through(&process.url, &mut engine).await;
     process.tell(Order::Stop);
     process.wait_until_draining().await;
 
@@ -98,7 +88,7 @@ async fn told_a_second_time_the_process_ends_though_streams_run() {
     let mut config = fast_config(&[engine.url()]);
     config.drain_timeout = Duration::from_secs(86_400);
     let mut process = Process::start(config).await;
-    let (_client, _request) = stream_through(&process, &mut engine).await;
+    let (_client, _request) = stream_through(&process.url, &mut engine).await;
     process.tell(Order::Stop);
     process.wait_until_draining().await;
     assert!((&mut process.ended).now_or_never().is_none(), "a stream runs");
@@ -115,7 +105,7 @@ async fn the_next_answer_on_a_kept_connection_closes_it_and_nothing_is_waited_fo
     // Ending within the bounds of a test shows that it was not waited out.
     config.drain_timeout = Duration::from_secs(86_400);
     let process = Process::start(config).await;
-    let (mut last, mut last_at_engine) = stream_through(&process, &mut engine).await;
+    let (mut last, mut last_at_engine) = stream_through(&process.url, &mut engine).await;
     let mut kept = Vec::new();
     for _ in 0..20 {
         let mut client = RawClient::connect(&process.url).await;

@@ -31,7 +31,7 @@ pub(crate) use kube_api::{KubeApi, pod, slice};
 pub(crate) use kv_engine::{Chain, KvEngine, Layout};
 pub(crate) use own_process::in_own_process;
 pub(crate) use publisher::Publisher;
-pub(crate) use raw_client::{RawClient, post, post_head};
+pub(crate) use raw_client::{RawClient, post, post_head, stream_through};
 pub(crate) use raw_engine::{RawEngine, RawRequest};
 pub(crate) use router::{RunningRouter, engine, fast_config, names_of, start_listening, start_router};
 pub(crate) use shown::{assert_all_succeeded, millis, within_reason};

@@ -7,6 +7,7 @@ use tokio::net::TcpStream;
 
 use super::soon;
 use super::wire::{RawMessage, read_exactly, read_message, read_through};
+use super::{RawEngine, RawRequest};
 
 /// One connection to the router.
 #[derive(Debug)]
@@ -74,4 +75,15 @@ pub(crate) fn post_head(path: &str, length: usize) -> String {
 /// Returns a whole POST.
 pub(crate) fn post(path: &str, body: &str) -> String {
     post_head(path, body.len()) + body
+}
+
+/// Opens a stream through the router to the engine, of which one event has arrived.
+pub(crate) async fn stream_through(router_url: &str, engine: &mut RawEngine) -> (RawClient, RawRequest) {
+    let mut client = RawClient::connect(router_url).await;
+    client.write(post("/v1/chat/completions", r#"{"stream":true}"#)).await;
+    let mut request = engine.next_request().await;
+    request.start_stream().await;
+    request.write_chunk("data: 1\n\n").await;
+    client.read_through("data: 1\n\n").await;
+    (client, request)
 }
