@@ -117,8 +117,8 @@ impl EngineClient {
     /// connection, which is how an engine learns that nobody waits any more.
     ///
     /// # Errors
-    /// [`UpstreamError::Connect`] and [`UpstreamError::Local`] where nothing was sent; [`UpstreamError::Request`] and [`UpstreamError::Timeout`] where the
-    /// engine may have begun to work.
+    /// [`UpstreamError::Connect`] and [`UpstreamError::Local`] where nothing was sent; [`UpstreamError::Request`] and
+    /// [`UpstreamError::Timeout`] where the engine may have begun to work.
     pub(crate) async fn send(
         &self,
         request: Request<Full<Bytes>>,

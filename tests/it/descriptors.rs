@@ -1,10 +1,15 @@
 //! Few file descriptors: the binary under a limit of its own says what does not fit, and goes on with what does.
 
+use fathom_router::logic::health::WorkerState;
+use fathom_router::messages::Outcome;
 use fathom_router::sim::{SimConfig, SimEngine};
 use futures::future::join_all;
+use rlimit::Resource;
 
 use crate::binary::Running;
-use crate::support::{Client, RawClient, RawEngine, chat_body, eventually, post};
+use crate::support::{
+    Client, RawClient, RawEngine, RunningRouter, chat_body, engine, eventually, fast_config, in_own_process, post,
+};
 
 /// Seen in zeromq/libzmq#1081 and JustinTulloss/zeromq.node#292: the socket after the last that fits ended the process.
 #[actix::test]
@@ -72,4 +77,57 @@ async fn requests_beyond_the_descriptors_are_refused_at_once_while_streams_live_
         engine.next_request().await.answer("HTTP/1.1 200 OK\ncontent-type: application/json", "{}").await;
     });
     assert_eq!(answer.status, 200);
+}
+
+/// Lets this process open no further descriptor, until it is dropped. Those that are open stay.
+struct NoneLeft {
+    limits: (u64, u64),
+}
+
+impl NoneLeft {
+    fn set() -> Self {
+        let limits = Resource::NOFILE.get().expect("a limit");
+        // The three standard streams are always open, and libzmq polls one descriptor at a time, which counts against it too.
+        Resource::NOFILE.set(3, limits.1).expect("a lower limit");
+        Self { limits }
+    }
+}
+
+impl Drop for NoneLeft {
+    fn drop(&mut self) {
+        Resource::NOFILE.set(self.limits.0, self.limits.1).expect("the limit of before");
+    }
+}
+
+#[actix::test]
+async fn a_worker_is_not_blamed_where_the_router_has_no_descriptor_for_a_connection_to_it() {
+    if in_own_process("descriptors::a_worker_is_not_blamed_where_the_router_has_no_descriptor_for_a_connection_to_it")
+        .is_some()
+    {
+        return;
+    }
+    let engine = engine("a").await;
+    let mut config = fast_config(&[engine.url()]);
+    config.upstream.max_idle_per_worker = 0;
+    let router = RunningRouter::with(config).await;
+    let ask = async |client: &mut RawClient| {
+        client.write(post("/v1/chat/completions", &chat_body(1, false))).await;
+        client.answer().await.first_line().to_owned()
+    };
+    let mut clients = Vec::new();
+    for _ in 0..5 {
+        let mut client = RawClient::connect(&router.url).await;
+        assert_eq!(ask(&mut client).await, "HTTP/1.1 200 OK", "it is connected");
+        clients.push(client);
+    }
+    let none_left = NoneLeft::set();
+    for client in &mut clients {
+        assert_eq!(ask(client).await, "HTTP/1.1 503 Service Unavailable");
+    }
+    drop(none_left);
+    router.wait_until_ended(Outcome::NotSent, 5).await;
+    assert_eq!(router.num_ended(Outcome::Unreachable), 0);
+    assert_eq!(router.fleet().await.remove(0).state, WorkerState::Serving);
+    assert_eq!(ask(&mut RawClient::connect(&router.url).await).await, "HTTP/1.1 200 OK");
+    router.stop().await;
 }
